@@ -43,6 +43,7 @@ MAY_IMPORT = {
 
 ENTRANCES = {
     "httpx": ["monitor/agent/transport.py", "monitor/agent/uplink.py", "monitor/agent/failures.py"],
+    "certifi": ["monitor/agent/transport.py"],
     "httpcore": [
         "monitor/agent/transport.py",
         "monitor/agent/connection.py",
