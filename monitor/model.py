@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -21,6 +21,8 @@ class MonitorError(Exception):
 
 class ConfigError(MonitorError):
     """The configuration cannot be used; the message lists every mistake."""
+
+    mistakes: Sequence[object] = ()  # `config.Mistake`s when a file was read
 
 
 class SpoolFull(MonitorError):

@@ -1,0 +1,26 @@
+"""The configuration: one YAML file, read once and completely into frozen types, or refused with every mistake named.
+
+Hides YAML, `${NAME}` and the spelling of durations and sizes: the rest of the program sees the nouns of `model`.
+"""
+
+from __future__ import annotations
+
+from monitor.config.loading import load, loads
+from monitor.config.mistake import InvalidConfig, Mistake
+from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
+from monitor.model import ConfigError
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "FrozenDict",
+    "InvalidConfig",
+    "Limits",
+    "Log",
+    "Mistake",
+    "Spool",
+    "Storage",
+    "Web",
+    "load",
+    "loads",
+]

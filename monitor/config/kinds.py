@@ -1,0 +1,266 @@
+"""What a value may look like: one `Kind` per sort of text, with its parser, its sentence and its JSON Schema.
+
+A parser takes the text of the file (after `${NAME}`) and returns the value. It raises ValueError: with a sentence
+that says what is allowed, or with an empty one when the kind's own sentence says it all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from monitor.config.countries import COUNTRIES
+
+T = TypeVar("T")
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+NAME_ALLOWED = "small letters, digits, - and _, at most 63, a letter or digit first"
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
+_BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+_SECRET_QUERY = re.compile(r"key|token|secret|passw|sig|auth|credential", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    parse: Callable[[str], T]
+    allowed: str
+    schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
+    secret: bool = False  # never repeated in a message
+
+
+def text(limit: int, allowed: str = "") -> Kind[str]:
+    """Some words, not empty, at most `limit` characters, on one line."""
+    sentence = allowed or f"text of 1 to {limit} characters"
+
+    def parse(value: str) -> str:
+        if not value.strip() or len(value) > limit or not value.isprintable():
+            raise ValueError
+        return value.strip()
+
+    return Kind(parse, sentence, {"type": "string", "minLength": 1, "maxLength": limit})
+
+
+def prompt(limit: int) -> Kind[str]:
+    """Words for a model: not only white space, at most `limit` characters, line ends welcome."""
+
+    def parse(value: str) -> str:
+        if not value.strip() or len(value) > limit or "\x00" in value:
+            raise ValueError
+        return value
+
+    return Kind(parse, f"a text of 1 to {limit:,} characters", {"type": "string", "minLength": 1, "maxLength": limit})
+
+
+def duration(least: str, most: str) -> Kind[float]:
+    """Seconds from `60s`, `5m`, `1h30m`, `250ms` or a number of seconds, within bounds."""
+    low, high = parse_duration(least), parse_duration(most)
+
+    def parse(value: str) -> float:
+        seconds = parse_duration(value)
+        if not low <= seconds <= high:
+            raise ValueError(f"a duration from {least} to {most}")
+        return seconds
+
+    pattern = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$|^\d+(\.\d+)?$"
+    schema = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": low, "maximum": high}]}
+    return Kind(parse, "a duration such as 60s, 5m", schema)
+
+
+def parse_duration(value: str) -> float:
+    """Seconds; raises ValueError for anything else than a duration."""
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
+    parts = _DURATION.findall(value)
+    if not parts or "".join(number + unit for number, unit in parts) != value:
+        raise ValueError
+    return round(sum(float(number) * _SECONDS[unit] for number, unit in parts), 9)
+
+
+def show_duration(seconds: float) -> str:
+    """Seconds as the file would spell them: 0.25 -> `250ms`, 90 -> `90s`, 3600 -> `1h`."""
+    for unit in ("d", "h", "m"):
+        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds:g}s" if seconds >= 1 or seconds == 0 else f"{seconds * 1000:g}ms"
+
+
+def size(least: str, most: str) -> Kind[int]:
+    """Bytes from `64MB`, `1GiB` or a number of bytes, within bounds."""
+    low, high = _parse_size(least), _parse_size(most)
+
+    def parse(value: str) -> int:
+        found = _parse_size(value)
+        if not low <= found <= high:
+            raise ValueError(f"a size from {least} to {most}")
+        return found
+
+    schema = {"anyOf": [{"type": "string", "pattern": f"^{_SIZE.pattern}$"}, {"type": "integer"}]}
+    return Kind(parse, "a size such as 64MB, 1GiB", schema)
+
+
+def _parse_size(value: str) -> int:
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise ValueError
+    return int(float(match[1]) * _BYTES[match[2] or "B"])
+
+
+def integer(least: int, most: int) -> Kind[int]:
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[-+]?\d{1,18}", value) or not least <= int(value) <= most:
+            raise ValueError
+        return int(value)
+
+    return Kind(parse, f"a whole number from {least} to {most}", {"type": "integer", "minimum": least, "maximum": most})
+
+
+def number(least: float, most: float, what: str) -> Kind[float]:
+    def parse(value: str) -> float:
+        if not _NUMBER.fullmatch(value) or not math.isfinite(float(value)) or not least <= float(value) <= most:
+            raise ValueError
+        return float(value)
+
+    return Kind(parse, f"{what} from {least:g} to {most:g}", {"type": "number", "minimum": least, "maximum": most})
+
+
+def choice(*options: str) -> Kind[str]:
+    def parse(value: str) -> str:
+        if value not in options:
+            raise ValueError
+        return value
+
+    return Kind(parse, ", ".join(options), {"enum": list(options)})
+
+
+E_ = TypeVar("E_", bound=StrEnum)
+
+
+def member(options: type[E_]) -> Kind[E_]:
+    """One of a closed list."""
+
+    def parse(value: str) -> E_:
+        try:
+            return options(value)
+        except ValueError:
+            raise ValueError from None
+
+    return Kind(parse, ", ".join(options), {"enum": [option.value for option in options]})
+
+
+def _parse_switch(value: str) -> bool:
+    switches = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+    if value.lower() not in switches:
+        raise ValueError
+    return switches[value.lower()]
+
+
+def _parse_country(value: str) -> str:
+    code = value.upper()
+    if code == "UK":
+        raise ValueError("GB for the United Kingdom")
+    if code not in COUNTRIES:
+        raise ValueError
+    return code
+
+
+def _parse_name(value: str) -> str:
+    if not re.fullmatch(NAME_PATTERN, value):
+        raise ValueError
+    return value
+
+
+def _parse_http_version(value: str) -> str:
+    versions = {"1.1": "1.1", "2": "2", "2.0": "2"}
+    if value not in versions:
+        raise ValueError
+    return versions[value]
+
+
+def _parse_url(value: str) -> str:
+    parts = _split(value, ("http", "https"))
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a URL without name and password (`api_key` and `headers` carry secrets)")
+    if parts.fragment:
+        raise ValueError("a URL without #fragment")
+    if any(_SECRET_QUERY.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise ValueError("a URL without secrets in its query (`api_key` and `headers` carry secrets)")
+    return value.rstrip("/")
+
+
+def _parse_proxy(value: str) -> str:
+    parts = _split(value, ("http",))
+    if parts.port is None or parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError
+    return value.rstrip("/")
+
+
+def _parse_database_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("postgresql", "postgres", "postgresql+psycopg") or len(value) > 2000:
+        raise ValueError
+    _ = parts.port
+    return value
+
+
+def _parse_secret(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a key that is not empty")
+    if len(value) > 8192 or not value.strip().isascii() or not value.strip().isprintable():
+        raise ValueError
+    return value.strip()
+
+
+def _parse_listen(value: str) -> tuple[str, int]:
+    host, colon, port = value.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535 or not _is_host(bare):
+        raise ValueError
+    return bare, int(port)
+
+
+def _split(value: str, schemes: tuple[str, ...]) -> SplitResult:
+    if len(value) > 2000 or not value.isprintable() or re.search(r"\s", value):
+        raise ValueError
+    parts = urlsplit(value)
+    if parts.scheme not in schemes or not parts.hostname or not _is_host(parts.hostname) or parts.port == 0:
+        raise ValueError
+    return parts
+
+
+def _is_host(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        labels = host.rstrip(".").split(".")
+        named = all(re.fullmatch(r"(?!-)[\w-]{1,63}(?<!-)", label) for label in labels) and len(host) <= 253
+        return named and not labels[-1].isdigit()
+    return True
+
+
+SWITCH = Kind(_parse_switch, "true or false", {"type": "boolean"})
+COUNTRY = Kind(
+    _parse_country, "a country code of two letters (ISO 3166-1) such as NG, GB, US", {"enum": sorted(COUNTRIES)}
+)
+NAME = Kind(_parse_name, NAME_ALLOWED, {"type": "string", "pattern": NAME_PATTERN})
+HTTP_VERSION = Kind(_parse_http_version, "1.1 or 2", {"enum": ["1.1", "2", 1.1, 2]})
+URL = Kind(_parse_url, "http://host or https://host with a path, such as https://api.openai.com/v1")
+PROXY = Kind(_parse_proxy, "http://host:port (an HTTP proxy that takes CONNECT)")
+DATABASE_URL = Kind(_parse_database_url, "postgresql://user:password@host:5432/name", secret=True)
+SECRET = Kind(_parse_secret, "a key of printable ASCII characters on one line, best as ${NAME}", secret=True)
+LISTEN = Kind(_parse_listen, "host:port such as 127.0.0.1:8765, [::1]:8765, 0.0.0.0:8765")
+PATH = text(1000, "the path of a file")
+
+
+def mask_url(value: str) -> str:
+    """A URL fit to be shown: name, password and query values as stars."""
+    shown = re.sub(r"//[^/@]*@", "//***@", value)
+    return re.sub(r"=[^&#]*", "=***", shown)

@@ -1,0 +1,267 @@
+"""File -> Config: reads, checks, and either returns all of it or raises all mistakes at once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping as Map
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from monitor.config import checks, kinds, shape
+from monitor.config.document import MAX_BYTES, Mapping, Node, Scalar, Unreadable, parse
+from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
+from monitor.config.reading import Bad, Entry, Reader, describe
+from monitor.config.shape import PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
+from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
+from monitor.model import Place, Probe, Secret, Target, Vantage
+
+T = TypeVar("T")
+
+MAX_ENTRIES = 500
+"""Vantage points, targets, probes: at most so many of each."""
+_TOP = (*shape.NAMED, *shape.SECTIONS)
+
+
+def load(
+    path: str | os.PathLike[str], environ: Map[str, str] = os.environ, *, allow_missing_secrets: bool = False
+) -> Config:
+    """One YAML file -> frozen types. Raises InvalidConfig (a ConfigError) with every mistake, in file order.
+
+    `environ` serves `${NAME}`, DATABASE_URL and FIRSTTOKEN_VANTAGE. With `allow_missing_secrets` a secret that is not set
+    is a warning and the target has none: for checking a file where its keys are not.
+    """
+    place = Path(path)
+    try:
+        with place.open("rb") as handle:
+            data = handle.read(MAX_BYTES + 1)
+    except OSError as error:
+        found = f"a file that cannot be read ({(error.strerror or 'error').lower()})"
+        raise InvalidConfig(
+            [Mistake(str(path), None, "", found, "a YAML file such as examples/minimal.yaml")]
+        ) from None
+    return loads(data, environ, name=str(path), directory=place.parent, allow_missing_secrets=allow_missing_secrets)
+
+
+def loads(
+    data: bytes | str,
+    environ: Map[str, str] = os.environ,
+    *,
+    name: str = "configuration",
+    directory: Path | None = None,
+    allow_missing_secrets: bool = False,
+) -> Config:
+    """The same for a text at hand; `name` stands in messages, relative paths start at `directory`."""
+    reader = Reader(name, directory or Path(), environ, allow_missing_secrets)
+    try:
+        document = parse(data.encode() if isinstance(data, str) else data)
+    except Unreadable as error:
+        reader.flaw(error.flaw)
+        raise InvalidConfig(reader.mistakes) from None
+    for flaw in document.flaws:
+        reader.flaw(flaw)
+    config = _Loading(reader, document.root).config()
+    if config is None or reader.mistakes:
+        raise InvalidConfig(reader.mistakes)
+    return config
+
+
+@dataclass(slots=True)
+class _Loading:
+    reader: Reader
+    root: Node
+    keys: dict[str, Node] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def config(self) -> Config | None:
+        if not isinstance(self.root, Mapping):
+            self.reader.wrong(self.root.line, "", describe(self.root), f"a mapping with the keys {listed(_TOP)}")
+            return None
+        self.top(self.root)
+        vantages = self.named("vantages", VantageKeys)
+        targets = self.named("targets", TargetKeys)
+        probes = self.named("probes", ProbeKeys)
+        if not vantages:
+            vantages = {"local": Entry("vantages.local", 1, VantageKeys())}
+        sections = {name: self.section(name, form) for name, form in shape.SECTIONS.items()}
+        built_targets = {name: self.target(name, entry) for name, entry in targets.items()}
+        storage = self.storage(sections["storage"])
+        checks.check(self.reader, checks.File(vantages, targets, probes, sections))
+        if self.reader.mistakes:
+            return None
+        return Config(
+            vantages=FrozenDict({name: _vantage(name, entry.value) for name, entry in vantages.items()}),
+            targets=FrozenDict(built_targets),
+            probes=FrozenDict({name: _probe(name, entry.value) for name, entry in probes.items()}),
+            storage=storage,
+            spool=self.spool(sections["spool"].value),
+            web=Web(host=sections["web"].value.listen[0], port=sections["web"].value.listen[1]),
+            limits=Limits(
+                max_concurrent=sections["limits"].value.max_concurrent,
+                per_provider=sections["limits"].value.per_provider,
+            ),
+            log=Log(level=sections["log"].value.level, format=sections["log"].value.format),
+            chosen_vantage=self.reader.environ.get("FIRSTTOKEN_VANTAGE") or None,
+            path=self.reader.file,
+            warnings=in_file_order(self.reader.warnings),
+            known_secrets=tuple(self.reader.secrets),
+        )
+
+    def top(self, root: Mapping) -> None:
+        for name, node in root.entries.items():
+            if name in _TOP:
+                self.keys[name], self.lines[name] = node, root.lines[name]
+            elif not name.startswith("x-"):  # as in compose files: a place for anchors
+                self.reader.wrong(root.lines[name], name, f"an unknown key{did_you_mean(name, _TOP)}", listed(_TOP))
+        for name in ("targets", "probes"):
+            if name not in root.entries:
+                self.reader.wrong(root.line, name, "nothing", f"a mapping of at least one name to {name[:-1]}")
+
+    def named(self, section: str, form: type[T]) -> dict[str, Entry[T]]:
+        """A top-level mapping of names to entries."""
+        node, line = self.keys.get(section), self.lines.get(section, 1)
+        if node is None:
+            return {}
+        if not isinstance(node, Mapping) or not node.entries:
+            found = "an empty mapping" if isinstance(node, Mapping) else describe(node)
+            self.reader.wrong(line, section, found, f"a mapping of at least one name to {section[:-1]}")
+            return {}
+        if len(node.entries) > MAX_ENTRIES:
+            self.reader.wrong(line, section, f"{len(node.entries)} {section}", f"at most {MAX_ENTRIES}")
+            return {}
+        for name in node.entries:
+            if not re.fullmatch(kinds.NAME_PATTERN, name):
+                self.reader.wrong(node.lines[name], section, f"the name {quoted(name)}", kinds.NAME_ALLOWED)
+        return {
+            name: self.reader.entry(form, child, f"{section}.{name}", node.lines[name])
+            for name, child in node.entries.items()
+        }
+
+    def section(self, name: str, form: type[Any]) -> Entry[Any]:
+        return self.reader.entry(form, self.keys.get(name), name, self.lines.get(name, 1))
+
+    def target(self, name: str, entry: Entry[TargetKeys]) -> Target:
+        written = entry.value
+        return Target(
+            name=name,
+            provider=written.provider,
+            model=written.model,
+            dialect=written.dialect,
+            url=written.url,
+            api_key=self.from_file(entry, "api_key", kinds.SECRET),
+            served_from=_place(written.served_from),
+            headers=written.headers,
+            body=written.body,
+            http_version=written.http_version,
+            address_family=written.address_family,
+            ca_file=self.ca_file(entry),
+            simulated=written.simulated,
+        )
+
+    def from_file(self, entry: Entry[Any], key: str, kind: kinds.Kind[str]) -> Secret | None:
+        """A secret that is written, or stands in the file that `KEY_file` names."""
+        direct: Secret | None = getattr(entry.value, key)
+        file: str | None = getattr(entry.value, f"{key}_file")
+        if file is None:
+            return direct
+        path, line = f"{entry.path}.{key}_file", entry.at(f"{key}_file")
+        if key in entry.lines:
+            self.reader.wrong(line, path, f"both {key} and {key}_file", "one of them")
+            return None
+        try:
+            return self.reader.secret_file(kind, file, path, line)
+        except Bad:
+            return None
+
+    def ca_file(self, entry: Entry[TargetKeys]) -> str | None:
+        if entry.value.ca_file is None:
+            return None
+        file = self.reader.directory / entry.value.ca_file
+        if not file.is_file():
+            path, line = f"{entry.path}.ca_file", entry.at("ca_file")
+            try:
+                self.reader.missing(
+                    line, path, f"{quoted(entry.value.ca_file)}, which is no file", "a PEM file", secret=True
+                )
+            except Bad:
+                return None
+        return str(file)
+
+    def storage(self, entry: Entry[StorageKeys]) -> Storage:
+        url = self.from_file(entry, "database_url", kinds.DATABASE_URL)
+        if url is None and not {"database_url", "database_url_file"} & entry.lines.keys():
+            url = self.database_from_environ()
+        if url is not None:
+            self.remember_password(url)
+        return Storage(database_url=url, raw_days=entry.value.raw_days, rollup_days=entry.value.rollup_days)
+
+    def database_from_environ(self) -> Secret | None:
+        written = self.reader.environ.get("DATABASE_URL")
+        if not written:
+            return None
+        try:
+            return self.reader.secret(kinds.DATABASE_URL.parse(written))
+        except ValueError:
+            self.reader.wrong(
+                None, "DATABASE_URL", "a value in the environment that is not shown", kinds.DATABASE_URL.allowed
+            )
+            return None
+
+    def remember_password(self, url: Secret) -> None:
+        """The password alone is a secret too, as written and as decoded: drivers name it without its URL."""
+        password = urlsplit(url.reveal()).password
+        if password:
+            self.reader.secret(password)
+            self.reader.secret(unquote(password))
+
+    def spool(self, written: shape.SpoolKeys) -> Spool:
+        if written.directory is not None:
+            directory = str(self.reader.directory / written.directory)
+        else:
+            directory = _state_directory(self.reader.environ)
+        return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)
+
+
+def _state_directory(environ: Map[str, str]) -> str:
+    """Where this user's programs keep state: systemd's answer, else the XDG one."""
+    if environ.get("STATE_DIRECTORY"):
+        return environ["STATE_DIRECTORY"].split(":")[0]
+    if environ.get("XDG_STATE_HOME"):
+        return str(Path(environ["XDG_STATE_HOME"]) / "firsttoken")
+    if environ.get("HOME"):
+        return str(Path(environ["HOME"]) / ".local" / "state" / "firsttoken")
+    return "firsttoken-state"
+
+
+def _place(written: PlaceKeys) -> Place:
+    return Place(city=written.city, country=written.country, latitude=written.latitude, longitude=written.longitude)
+
+
+def _vantage(name: str, written: VantageKeys) -> Vantage:
+    return Vantage(
+        name=name,
+        place=_place(written),
+        network=written.network,
+        proxy=written.proxy,
+        simulated=written.simulated,
+    )
+
+
+def _probe(name: str, written: ProbeKeys) -> Probe:
+    return Probe(
+        name=name,
+        prompt=written.prompt,
+        max_output_tokens=written.max_output_tokens,
+        interval_seconds=written.interval,
+        deadline_seconds=written.deadline,
+        connect_timeout_seconds=written.connect_timeout,
+        first_token_deadline_seconds=written.first_token_deadline,
+        stall_seconds=written.stall,
+        connection=written.connection,
+        control=written.control,
+        nonce=written.nonce,
+        targets=written.targets,
+        vantages=written.vantages,
+    )

@@ -1,0 +1,228 @@
+"""The keys of the file: what each is called, what it may hold, what it means and what it is without being written.
+
+The reference page and the JSON Schema are generated from these classes, so they cannot say anything else than the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field
+from typing import Any
+
+from monitor.config import kinds
+from monitor.config.kinds import Kind
+from monitor.config.types import FrozenDict
+from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Secret
+
+MAX_PROMPT = 20_000
+MAX_LIST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    item: Kind[Any]
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    key: Kind[str]
+    value: Kind[Any]
+    allowed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    allowed: str = "a mapping of header names to values"
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    allowed: str = "a mapping of JSON values"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    shape: type[Any]
+    allowed: str = "a mapping of keys"
+
+
+Form = Kind[Any] | ListOf | MapOf | Headers | Json | Section
+
+
+def key(form: Form, help: str, default: Any = None, *, required: bool = False, shown: str = "") -> Any:
+    """A key of the file. `shown` is how the reference spells the default, where the value itself would not tell."""
+    metadata = {"form": form, "help": help, "required": required, "shown": shown}
+    return field(default=default, metadata=metadata)
+
+
+def form_of(item: Field[Any]) -> Form:
+    form: Form = item.metadata["form"]
+    return form
+
+
+def default_of(item: Field[Any]) -> Any:
+    return None if item.default is MISSING else item.default
+
+
+_NAMES_ALLOWED = "a list of names such as [a, b]; without the key: all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceKeys:
+    city: str | None = key(kinds.text(100), "City, for tables and maps.")
+    country: str | None = key(kinds.COUNTRY, "Country, a label of every metric.")
+    latitude: float | None = key(
+        kinds.number(-90, 90, "degrees"),
+        "Degrees north. With `longitude`, the distance to the serving place is known, and with it the floor that physics sets.",
+    )
+    longitude: float | None = key(kinds.number(-180, 180, "degrees"), "Degrees east.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VantageKeys(PlaceKeys):
+    network: str | None = key(kinds.text(100), "Provider or line it stands on, such as `Hetzner` or `MTN`.")
+    proxy: str | None = key(kinds.PROXY, "HTTP proxy through which every probe of this vantage point goes.")
+    simulated: bool = key(kinds.SWITCH, "Its distance is made by the simulator; says so wherever it shows.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetKeys:
+    provider: str = key(kinds.NAME, "Who serves it; a label, and what `limits.per_provider` counts by.", required=True)
+    model: str = key(kinds.text(200), "Name of the model as the provider's API takes it.", required=True)
+    dialect: DialectName = key(kinds.member(DialectName), "Wire protocol of the API.", required=True)
+    url: str = key(kinds.URL, "Base URL as the vendor's SDK takes it.", required=True)
+    api_key: Secret | None = key(
+        kinds.SECRET, "Key for the provider, best as `${NAME}`. Sent to this target only, shown nowhere."
+    )
+    api_key_file: str | None = key(
+        kinds.PATH, "File that holds the key, instead of `api_key`. Relative paths start at the configuration file."
+    )
+    served_from: PlaceKeys = key(
+        Section(PlaceKeys),
+        "Where the model runs, if known: a mapping of `city`, `country`, `latitude`, `longitude`.",
+        PlaceKeys(),
+        shown="unknown",
+    )
+    headers: Mapping[str, str | Secret] = key(
+        Headers(),
+        "Headers added to every request. A value with `${NAME}` is a secret and shown nowhere.",
+        FrozenDict(),
+        shown="none",
+    )
+    body: Mapping[str, object] = key(
+        Json(),
+        "JSON merged over the body of every request, such as `{reasoning_effort: low}`.",
+        FrozenDict(),
+        shown="nothing",
+    )
+    http_version: str = key(kinds.HTTP_VERSION, "HTTP version to speak.", "1.1")
+    address_family: AddressFamily = key(
+        kinds.member(AddressFamily),
+        "Addresses an attempt may use; `auto` takes the first that the system lists.",
+        AddressFamily.AUTO,
+    )
+    ca_file: str | None = key(
+        kinds.PATH,
+        "PEM file of certificates trusted beside the system's. Relative paths start at the configuration file.",
+    )
+    simulated: bool = key(kinds.SWITCH, "Served by the simulator; says so wherever it shows.", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeKeys:
+    prompt: str = key(
+        kinds.prompt(MAX_PROMPT), "What the model is asked. Keep it short: every attempt pays for it.", required=True
+    )
+    max_output_tokens: int = key(kinds.integer(1, 16_384), "Cap on generated tokens.", 64)
+    interval: float = key(kinds.duration("100ms", "7d"), "Time between two slots of one series.", 60.0)
+    deadline: float = key(kinds.duration("50ms", "1h"), "End of an attempt, whatever happens. Below `interval`.", 30.0)
+    connect_timeout: float = key(kinds.duration("10ms", "5m"), "Time for DNS, connect and TLS together.", 10.0)
+    first_token_deadline: float | None = key(
+        kinds.duration("10ms", "1h"), "Time until the first token. At most `deadline`.", shown="`deadline`"
+    )
+    stall: float = key(kinds.duration("10ms", "10m"), "Silence between tokens that ends an attempt as `stalled`.", 15.0)
+    connection: ConnectionPolicy = key(
+        kinds.member(ConnectionPolicy),
+        "`fresh` connects anew each time and measures the whole journey; `reused` keeps its connection and measures the service.",
+        ConnectionPolicy.FRESH,
+    )
+    control: bool = key(
+        kinds.SWITCH,
+        "After each attempt, outside its times, ask for the model list on the same connection: the road without a GPU at its end.",
+        False,
+    )
+    nonce: bool = key(kinds.SWITCH, "Put a unique prefix before the prompt, so that no prompt cache answers.", True)
+    targets: tuple[str, ...] = key(ListOf(kinds.NAME, _NAMES_ALLOWED), "Targets to ask.", (), shown="all")
+    vantages: tuple[str, ...] = key(ListOf(kinds.NAME, _NAMES_ALLOWED), "Vantage points to ask from.", (), shown="all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageKeys:
+    database_url: Secret | None = key(
+        kinds.DATABASE_URL,
+        "Postgres that keeps the attempts. Its password is shown nowhere.",
+        shown="`DATABASE_URL` of the environment, else an embedded Postgres",
+    )
+    database_url_file: str | None = key(kinds.PATH, "File that holds the URL, instead of `database_url`.")
+    raw_days: int = key(kinds.integer(1, 3650), "Days that single attempts are kept.", 30)
+    rollup_days: int = key(kinds.integer(1, 36_500), "Days that hourly rollups are kept. At least `raw_days`.", 400)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolKeys:
+    directory: str | None = key(
+        kinds.PATH,
+        "Where attempts wait on disk until they are stored. Relative paths start at the configuration file.",
+        shown="`STATE_DIRECTORY` (systemd), else `~/.local/state/firsttoken`",
+    )
+    max_bytes: int = key(
+        kinds.size("1MB", "1000GB"),
+        "Most disk it takes; beyond it the oldest attempts are dropped and counted.",
+        256_000_000,
+        shown="256MB",
+    )
+    max_age: float = key(kinds.duration("1m", "365d"), "Attempts older than this are dropped and counted.", 7 * 86400.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebKeys:
+    listen: tuple[str, int] = key(
+        kinds.LISTEN,
+        "Address of the page, `/metrics` and the health checks. There is no login: keep it on loopback, or behind a proxy that has one.",
+        ("127.0.0.1", 8765),
+        shown="127.0.0.1:8765",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsKeys:
+    max_concurrent: int = key(
+        kinds.integer(1, 1000),
+        "Attempts that run at one time in one process; slots beyond it are recorded as missed.",
+        50,
+    )
+    per_provider: Mapping[str, int] = key(
+        MapOf(kinds.NAME, kinds.integer(1, 1000), "a mapping of providers to numbers such as {openai: 4}"),
+        "Attempts that run at one time against one provider.",
+        FrozenDict(),
+        shown="no limit of its own",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogKeys:
+    level: str = key(kinds.choice("debug", "info", "warning", "error"), "Least severe lines that are written.", "info")
+    format: str = key(kinds.choice("text", "json"), "`text` for people, `json` for machines.", "text")
+
+
+NAMED: Mapping[str, type[Any]] = {"vantages": VantageKeys, "targets": TargetKeys, "probes": ProbeKeys}
+"""Top-level mappings of names to entries."""
+SECTIONS: Mapping[str, type[Any]] = {
+    "storage": StorageKeys,
+    "spool": SpoolKeys,
+    "web": WebKeys,
+    "limits": LimitsKeys,
+    "log": LogKeys,
+}
+"""Top-level mappings of keys to values."""
