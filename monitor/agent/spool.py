@@ -1,0 +1,363 @@
+"""The spool: every attempt rests on disk before anything else sees it, until its delivery was acknowledged.
+
+Hides the writing thread. All calls queue up for one thread of its own, so that no fsync ever blocks the measuring
+loop; whatever has queued up becomes one transaction. Bounded in bytes and age: the oldest attempts give way and are
+counted. A file that cannot be read is set aside under a dated name; a disk that refuses makes `append` raise
+SpoolFull, counted, until it has room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from monitor.agent.schedule import Walked
+from monitor.agent.spoolfile import (
+    ROW_OVERHEAD_BYTES,
+    SeriesKey,
+    SkippedSlots,
+    SpoolBusy,
+    SpoolCorrupt,
+    SpoolFile,
+    SpoolLock,
+    is_corrupt,
+    set_aside,
+)
+from monitor.clock import Clock
+from monitor.model import Attempt, SpoolFull
+from monitor.wire import WireError, decode, encode
+
+MOST_IN_ONE_TRANSACTION = 200
+HOUSEKEEPING_NS = 30 * 1_000_000_000
+T = TypeVar("T")
+log = structlog.get_logger("firsttoken.spool")
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRow:
+    """An attempt with the id under which its delivery is acknowledged."""
+
+    id: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What the writing thread last published: read by any thread, replaced as a whole."""
+
+    depth: int = 0
+    bytes: int = 0
+    oldest_us: int | None = None
+    last_id: int = 0
+    losses: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    work: Callable[[SpoolFile], T]
+    appends: bool = False
+    done: Future[T] = field(default_factory=Future)
+    outcome: Any = None
+
+
+class Spool:
+    """Attempts on disk, newest first. Open it with `Spool(...)` (synchronous, some milliseconds), close with `close`."""
+
+    def __init__(self, path: Path, max_bytes: int, max_age_seconds: float, clock: Clock | None = None) -> None:
+        """Open or create the spool at `path`; missing directories are made private (0700).
+
+        Raises SpoolBusy when another process holds it or the directory cannot be used. A broken file is set aside.
+        """
+        self.path = path
+        self.max_bytes = max_bytes
+        self.max_age_seconds = max_age_seconds
+        self._clock = clock or Clock()
+        self._uncounted: Counter[str] = Counter()  # losses that could not be written down yet
+        self._acknowledged: set[int] = set()  # delivered rows that are not deleted yet
+        self._forgotten: set[int] = set()  # of these, what the transaction under way deletes
+        self._facts = _Facts()
+        self._housekept_ns = 0
+        self._file: SpoolFile | None = None
+        self._refused = False
+        self._lock = SpoolLock(path)
+        self._open_at_start()
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="spool", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------------------------ facts
+
+    @property
+    def depth(self) -> int:
+        """How many attempts wait."""
+        return max(0, self._facts.depth - len(self._acknowledged))
+
+    @property
+    def bytes(self) -> int:
+        """What they take, encoded, with a fixed overhead for each."""
+        return self._facts.bytes
+
+    @property
+    def oldest_seconds(self) -> float:
+        """Age of the oldest waiting attempt; 0 when none waits."""
+        oldest = self._facts.oldest_us
+        return 0.0 if oldest is None else max(0.0, (self._now_us() - oldest) / 1e6)
+
+    @property
+    def last_id(self) -> int:
+        """The id of the newest attempt ever appended."""
+        return self._facts.last_id
+
+    @property
+    def losses(self) -> Mapping[str, int]:
+        """Attempts lost since the spool was created, by reason: `size`, `age`, `disk_full`, `corrupt`, `unreadable`,
+        `unwritable`, `rejected`. A file found broken at the start counts once, as nobody knows how much it held."""
+        return dict(self._facts.losses)
+
+    # ------------------------------------------------------------------------------------------------ calls
+
+    async def append(self, attempt: Attempt) -> int:
+        """Store an attempt; on return it has reached the disk. Returns its row id.
+
+        Raises SpoolFull when the disk refuses or the attempt alone exceeds the bound (both counted as losses), and
+        WireError for an attempt that cannot be encoded.
+        """
+        return await self._ask(lambda file: self._append(file, attempt), appends=True)
+
+    async def take(self, limit: int, *, newest_first: bool = True, after: int = 0) -> list[SpooledRow]:
+        """Up to `limit` waiting attempts with ids above `after`. They stay until deleted."""
+        return await self._ask(lambda file: self._take(file, limit, newest_first, after))
+
+    async def delete(self, ids: Sequence[int]) -> None:
+        """Forget delivered attempts. On a full disk they are remembered as delivered and deleted later."""
+        self._acknowledged.update(ids)
+        try:
+            await self._ask(lambda file: file.delete(ids))
+        except SpoolFull:
+            return
+        self._acknowledged.difference_update(ids)
+
+    async def reject(self, row_id: int, reason: str) -> None:
+        """Set one attempt aside for good, with the reason; counted as `rejected`."""
+        await self._ask(lambda file: file.reject(row_id, reason, self._now_us()))
+
+    async def rejected(self) -> list[tuple[int, str, bytes]]:
+        """What was set aside: (id, reason, encoded attempt), oldest first, at most a thousand."""
+        return await self._ask(SpoolFile.rejected)
+
+    async def skip(self, gap: SkippedSlots) -> None:
+        """Note slots that were passed over without rows."""
+        await self._ask(lambda file: file.skip(gap))
+
+    async def gaps(self) -> list[SkippedSlots]:
+        """The noted gaps, oldest first, at most a thousand."""
+        return await self._ask(SpoolFile.gaps)
+
+    async def mark(self, series: SeriesKey, walked: Walked) -> None:
+        """Remember how far a series has come; what was asked earlier is on disk no later than this."""
+        await self._ask(lambda file: file.mark(series, walked))
+
+    async def marks(self) -> Mapping[SeriesKey, Walked]:
+        """How far each series had come."""
+        return await self._ask(SpoolFile.marks)
+
+    async def close(self) -> None:
+        """Finish what was asked, close the file and let others have it."""
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def _ask(self, work: Callable[[SpoolFile], T], *, appends: bool = False) -> T:
+        if not self._thread.is_alive():
+            raise SpoolFull(f"the spool {self.path} is closed")
+        job = _Job(work, appends)
+        self._jobs.put(job)
+        return await asyncio.shield(asyncio.wrap_future(job.done))  # a caller that is cancelled undoes nothing
+
+    # ------------------------------------------------------------------------------------------------ the thread
+
+    def _work(self) -> None:
+        open_for_business = True
+        while open_for_business:
+            jobs: list[_Job[Any]] = []
+            open_for_business = self._collect(jobs)
+            if jobs:
+                self._run(jobs)
+        if self._file is not None:
+            self._file.close()
+        self._lock.release()
+
+    def _collect(self, jobs: list[_Job[Any]]) -> bool:
+        """Wait for a job and take all that queue behind it; False once `close` was asked."""
+        job = self._jobs.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) >= MOST_IN_ONE_TRANSACTION or self._jobs.empty():
+                return True
+            job = self._jobs.get()
+        return False
+
+    def _run(self, jobs: list[_Job[Any]]) -> None:
+        for attempt_left in (True, False):
+            try:
+                self._transact(jobs)
+            except (sqlite3.Error, SpoolCorrupt, OSError) as error:
+                broken = isinstance(error, SpoolCorrupt) or (isinstance(error, sqlite3.Error) and is_corrupt(error))
+                if broken and attempt_left and self._set_aside(error):
+                    continue
+                self._refuse(jobs, error)
+            return
+
+    def _transact(self, jobs: list[_Job[Any]]) -> None:
+        file = self._file or self._open()
+        try:
+            file.begin()
+            self._write_uncounted(file)
+            for job in jobs:
+                self._try(file, job)
+            self._housekeep(file)
+            file.commit()
+        except BaseException:
+            self._roll_back(file)
+            raise
+        self._uncounted.clear()
+        self._acknowledged.difference_update(self._forgotten)
+        self._forgotten = set()
+        self._publish()
+        self._accept(jobs)
+
+    @staticmethod
+    def _try(file: SpoolFile, job: _Job[Any]) -> None:
+        """A job's own mistake (an attempt that cannot be encoded) is its own; SQLite's errors end the transaction."""
+        try:
+            job.outcome = job.work(file)
+        except (WireError, SpoolFull) as error:
+            job.outcome = error
+
+    def _accept(self, jobs: list[_Job[Any]]) -> None:
+        if self._refused:
+            self._refused = False
+            log.info("the spool can be written again", path=str(self.path), lost=dict(self.losses))
+        for job in jobs:
+            if isinstance(job.outcome, Exception):
+                job.done.set_exception(job.outcome)
+            else:
+                job.done.set_result(job.outcome)
+
+    def _refuse(self, jobs: list[_Job[Any]], error: Exception) -> None:
+        if not self._refused:
+            self._refused = True
+            log.error(
+                "the spool cannot be written; attempts are lost until it can", path=str(self.path), cause=str(error)
+            )
+        for job in jobs:
+            self._uncounted["disk_full"] += job.appends
+            full = SpoolFull(f"the spool {self.path} cannot be written: {error}")
+            full.__cause__ = error
+            job.done.set_exception(full)
+        self._publish()
+
+    def _publish(self) -> None:
+        file = self._file
+        if file is None:
+            self._facts = replace(self._facts, losses=Counter(self._facts.losses) | self._uncounted)
+            return
+        losses = file.losses + self._uncounted
+        self._facts = _Facts(file.depth, file.bytes, file.oldest_us, file.last_id, losses)
+
+    @staticmethod
+    def _roll_back(file: SpoolFile) -> None:
+        try:
+            file.rollback()
+        except sqlite3.Error:
+            return  # the same trouble again; the error under way says it already
+
+    # ------------------------------------------------------------------------------------------------ the file
+
+    def _open_at_start(self) -> None:
+        """A full disk at the start is like one later: probes go on. Anything else that refuses ends the start."""
+        try:
+            self._open()
+        except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
+                self._lock.release()
+                raise SpoolBusy(f"the spool {self.path} cannot be opened: {error}") from error
+        self._publish()
+
+    def _open(self) -> SpoolFile:
+        """Open the file, setting a broken one aside first; raises what the disk says."""
+        try:
+            self._file = SpoolFile(self.path)
+        except (SpoolCorrupt, sqlite3.DatabaseError) as error:
+            if not isinstance(error, SpoolCorrupt) and not is_corrupt(error):
+                raise
+            self._set_aside(error)
+            self._file = SpoolFile(self.path)
+        return self._file
+
+    def _set_aside(self, error: Exception) -> bool:
+        """Rename the broken file; what it held and what it had counted is carried as far as known."""
+        known, self._file = self._file, None
+        if known is not None:
+            known.close()
+            self._uncounted.update(known.losses)
+        self._uncounted["corrupt"] += max(1, known.depth) if known else 1
+        stamp = self._clock.now().strftime("%Y%m%dT%H%M%S.%fZ")
+        try:
+            aside = set_aside(self.path, stamp)
+        except OSError:
+            return False
+        log.error("the spool was broken and is set aside", path=str(self.path), aside=str(aside), cause=str(error))
+        return True
+
+    def _append(self, file: SpoolFile, attempt: Attempt) -> int:
+        try:
+            payload = encode(attempt)
+        except WireError:
+            file.lose("unwritable", 1)
+            raise
+        size = len(payload) + ROW_OVERHEAD_BYTES
+        if size > self.max_bytes:
+            file.lose("size", 1)
+            raise SpoolFull(f"an attempt of {size} bytes exceeds the spool's bound of {self.max_bytes} bytes")
+        if file.bytes + size > self.max_bytes:
+            file.drop_oldest(file.bytes + size - self.max_bytes, "size")
+        return file.append(payload, self._now_us())
+
+    def _take(self, file: SpoolFile, limit: int, newest_first: bool, after: int) -> list[SpooledRow]:
+        found: list[SpooledRow] = []
+        delivered = self._acknowledged.copy()  # atomic; the loop's thread adds to it meanwhile
+        for row_id, payload in file.take(limit + len(delivered), newest_first=newest_first, after=after):
+            if row_id in delivered:
+                continue
+            try:
+                found.append(SpooledRow(row_id, decode(payload)))
+            except WireError as error:
+                file.reject(row_id, f"unreadable: {error}", self._now_us())
+        return found[:limit]
+
+    def _write_uncounted(self, file: SpoolFile) -> None:
+        for reason, count in self._uncounted.items():
+            file.lose(reason, count)
+
+    def _housekeep(self, file: SpoolFile) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._housekept_ns < HOUSEKEEPING_NS:
+            return
+        self._housekept_ns = now_ns
+        file.drop_older(self._now_us() - round(self.max_age_seconds * 1e6), "age")
+        self._forgotten = self._acknowledged.copy()
+        file.delete(self._forgotten)
+        file.give_back()
+
+    def _now_us(self) -> int:
+        return self._clock.wall_ns() // 1_000

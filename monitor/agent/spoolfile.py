@@ -1,0 +1,332 @@
+"""The spool's SQLite file: tables, durability, bounds, and what happens to a file that cannot be read.
+
+Hides SQLite. Everything here is synchronous and belongs to one thread; `spool.py` gives it that thread. The file is
+WAL with `synchronous=FULL`: a commit has reached the disk. Ids are never used twice, so an acknowledgement can never
+delete a row that came later. A lock file beside it keeps a second process out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from monitor.agent.schedule import Walked
+from monitor.model import MonitorError
+
+APPLICATION_ID = 0x46545350  # "FTSP"
+SCHEMA_VERSION = 1
+ROW_OVERHEAD_BYTES = 64
+MAX_REJECTED = 1_000
+MAX_GAPS = 1_000
+MAX_WALKED = 10_000
+KEPT_ASIDE = 3
+SCHEMA = """
+CREATE TABLE attempts (id INTEGER PRIMARY KEY AUTOINCREMENT, at_us INTEGER NOT NULL, payload BLOB NOT NULL);
+CREATE TABLE rejected (id INTEGER PRIMARY KEY, at_us INTEGER NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL);
+CREATE TABLE losses (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE gaps (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, vantage TEXT NOT NULL, target TEXT NOT NULL, probe TEXT NOT NULL,
+    first_at TEXT NOT NULL, last_at TEXT NOT NULL, slots INTEGER NOT NULL, reason TEXT NOT NULL
+);
+CREATE TABLE walked (
+    vantage TEXT NOT NULL, target TEXT NOT NULL, probe TEXT NOT NULL,
+    handled_us INTEGER NOT NULL, ceiling_us INTEGER NOT NULL, repeats INTEGER NOT NULL,
+    PRIMARY KEY (vantage, target, probe)
+) WITHOUT ROWID;
+"""
+
+SeriesKey = tuple[str, str, str]
+"""(vantage, target, probe), by name."""
+
+
+class SpoolBusy(MonitorError):
+    """Another process holds this spool, or its directory cannot be used."""
+
+
+class SpoolCorrupt(MonitorError):
+    """The file is no spool that this version can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedSlots:
+    """Slots of one series that were passed over without rows: a counted gap with its cause."""
+
+    series: SeriesKey
+    first_at: str  # RFC 3339
+    last_at: str
+    slots: int
+    reason: str
+
+
+class SpoolLock:
+    """Holds `PATH.lock` exclusively until released; the operating system releases it when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises SpoolBusy with a sentence that says who holds it or why it cannot be taken."""
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SpoolBusy(f"the state directory {path.parent} cannot be written: {error.strerror}") from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(self._fd)
+            raise SpoolBusy(f"the spool {path} is in use by another process (pid {holder or 'unknown'})") from error
+        with contextlib.suppress(OSError):  # a full disk: who holds it is then not told
+            os.truncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let another process have it."""
+        os.close(self._fd)
+
+
+class SpoolFile:
+    """One open spool file. `begin`, any calls, `commit`: durable together, or `rollback`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create. Raises SpoolCorrupt when it cannot be read, sqlite3.Error when the disk refuses."""
+        self.path = path
+        self.depth = self.bytes = self.last_id = 0
+        self.oldest_us: int | None = None
+        self.losses: Counter[str] = Counter()
+        self._db = _connect(path)
+        try:
+            self.refresh()
+            self._forget_old_marks()
+        except sqlite3.OperationalError as error:
+            self._db.close()
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_ERROR:
+                raise
+            raise SpoolCorrupt(f"the file lacks a table: {error}") from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def begin(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self._db.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo, and read the counts again; a broken file may refuse either."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read depth, bytes, age and losses from the file."""
+        row = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM attempts").fetchone()
+        self.depth, self.bytes = row[0], row[1] + row[0] * ROW_OVERHEAD_BYTES
+        sequence = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'attempts'").fetchone()
+        self.last_id = sequence[0] if sequence else 0
+        self.losses = Counter(dict(self._db.execute("SELECT reason, count FROM losses")))
+        self._refresh_oldest()
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def append(self, payload: bytes, at_us: int) -> int:
+        """Add a row; its id."""
+        cursor = self._db.execute("INSERT INTO attempts (at_us, payload) VALUES (?, ?)", (at_us, payload))
+        self.depth += 1
+        self.bytes += len(payload) + ROW_OVERHEAD_BYTES
+        self.last_id = cursor.lastrowid or 0
+        self.oldest_us = at_us if self.oldest_us is None else self.oldest_us
+        return self.last_id
+
+    def take(self, limit: int, *, newest_first: bool, after: int) -> list[tuple[int, bytes]]:
+        """Up to `limit` rows with ids above `after`, (id, payload); they stay in the file."""
+        order = "DESC" if newest_first else "ASC"
+        query = f"SELECT id, payload FROM attempts WHERE id > ? ORDER BY id {order} LIMIT ?"
+        return list(self._db.execute(query, (after, limit)))
+
+    def delete(self, ids: Iterable[int]) -> int:
+        """Remove rows by id; how many there were."""
+        removed = 0
+        for chunk in _chunks(list(ids)):
+            marks = ",".join("?" * len(chunk))
+            gone = self._db.execute(f"DELETE FROM attempts WHERE id IN ({marks}) RETURNING length(payload)", chunk)
+            sizes = [size for (size,) in gone]
+            removed += len(sizes)
+            self.bytes -= sum(sizes) + len(sizes) * ROW_OVERHEAD_BYTES
+        self.depth -= removed
+        self._refresh_oldest()
+        return removed
+
+    def reject(self, row_id: int, reason: str, at_us: int) -> None:
+        """Move a row that can never be delivered into `rejected`, of which the newest thousand are kept."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO rejected SELECT id, ?, ?, payload FROM attempts WHERE id = ?",
+            (at_us, reason[:500], row_id),
+        )
+        self._db.execute(
+            "DELETE FROM rejected WHERE id IN (SELECT id FROM rejected ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (MAX_REJECTED,),
+        )
+        self.lose("rejected", self.delete([row_id]))
+
+    def rejected(self) -> list[tuple[int, str, bytes]]:
+        """What was set aside row by row: (id, reason, payload), oldest first."""
+        return list(self._db.execute("SELECT id, reason, payload FROM rejected ORDER BY id"))
+
+    def lose(self, reason: str, count: int) -> None:
+        """Count attempts that will never be delivered."""
+        if count:
+            self.losses[reason] += count
+            self._db.execute(
+                "INSERT INTO losses VALUES (?, ?) ON CONFLICT (reason) DO UPDATE SET count = count + excluded.count",
+                (reason, count),
+            )
+
+    def drop_oldest(self, bytes_to_free: int, reason: str) -> None:
+        """Make room from the oldest end."""
+        goal = self.bytes - bytes_to_free
+        while self.depth and self.bytes > goal:
+            mean = max(1, self.bytes // self.depth)
+            count = min(self.depth, max(1, -(-(self.bytes - goal) // mean)))
+            rows = self._db.execute("SELECT id FROM attempts ORDER BY id LIMIT ?", (count,)).fetchall()
+            self.lose(reason, self.delete([row_id for (row_id,) in rows]))
+
+    def drop_older(self, than_us: int, reason: str) -> None:
+        """Drop rows that were appended before `than_us`."""
+        while self.oldest_us is not None and self.oldest_us < than_us:
+            rows = self._db.execute("SELECT id, at_us FROM attempts ORDER BY id LIMIT 500").fetchall()
+            self.lose(reason, self.delete([row_id for row_id, at_us in rows if at_us < than_us]))
+
+    def give_back(self) -> None:
+        """Return free pages to the file system, a bounded number at a time."""
+        self._db.execute("PRAGMA incremental_vacuum(500)").fetchall()
+
+    def skip(self, gap: SkippedSlots) -> None:
+        """Note slots that were passed over; the newest thousand notes are kept."""
+        self._db.execute(
+            "INSERT INTO gaps (vantage, target, probe, first_at, last_at, slots, reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*gap.series, gap.first_at, gap.last_at, gap.slots, gap.reason),
+        )
+        self._db.execute("DELETE FROM gaps WHERE id <= (SELECT max(id) FROM gaps) - ?", (MAX_GAPS,))
+
+    def gaps(self) -> list[SkippedSlots]:
+        """The noted gaps, oldest first."""
+        rows = self._db.execute("SELECT vantage, target, probe, first_at, last_at, slots, reason FROM gaps ORDER BY id")
+        return [SkippedSlots(series=r[:3], first_at=r[3], last_at=r[4], slots=r[5], reason=r[6]) for r in rows]
+
+    def mark(self, series: SeriesKey, walked: Walked) -> None:
+        """Remember how far a series has come."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO walked VALUES (?, ?, ?, ?, ?, ?)",
+            (*series, walked.handled_us, walked.ceiling_us, walked.repeats),
+        )
+
+    def marks(self) -> Mapping[SeriesKey, Walked]:
+        """How far each series had come."""
+        rows = self._db.execute("SELECT vantage, target, probe, handled_us, ceiling_us, repeats FROM walked")
+        return {(v, t, p): Walked(handled_us=h, ceiling_us=c, repeats=r) for v, t, p, h, c, r in rows}
+
+    def _forget_old_marks(self) -> None:
+        self._db.execute(
+            "DELETE FROM walked WHERE handled_us < (SELECT min(handled_us) FROM "
+            "(SELECT handled_us FROM walked ORDER BY handled_us DESC LIMIT ?))",
+            (MAX_WALKED,),
+        )
+
+    def _refresh_oldest(self) -> None:
+        row = self._db.execute("SELECT at_us FROM attempts ORDER BY id LIMIT 1").fetchone()
+        self.oldest_us = row[0] if row else None
+
+
+def _chunks(ids: list[int]) -> Iterable[list[int]]:
+    return (ids[start : start + 500] for start in range(0, len(ids), 500))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    existed = path.exists()
+    if existed and path.stat().st_size == 0:
+        raise SpoolCorrupt("the file is empty")
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.chmod(path, 0o600)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        _check(db) if existed else _create(db, path)
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA journal_size_limit = 4194304")
+        db.execute("PRAGMA cache_size = -2000")
+    except BaseException:
+        db.close()
+        if not existed:
+            remove(path)
+        raise
+    return db
+
+
+def _create(db: sqlite3.Connection, path: Path) -> None:
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.executescript(
+        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {SCHEMA} COMMIT;"
+    )
+    sync_directory(path.parent)
+
+
+def _check(db: sqlite3.Connection) -> None:
+    try:
+        identity = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+        if identity != (APPLICATION_ID, SCHEMA_VERSION):
+            raise SpoolCorrupt(f"the file holds another schema ({identity[0]:#x}, version {identity[1]})")
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        db.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.DatabaseError as error:
+        if not is_corrupt(error):
+            raise
+        raise SpoolCorrupt(f"{error}") from error
+    if verdict != "ok":
+        raise SpoolCorrupt(f"the check of the file says: {str(verdict)[:200]}")
+
+
+def is_corrupt(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file itself is broken, not that the disk refuses."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+    return code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def set_aside(path: Path, stamp: str) -> Path:
+    """Rename a broken file and its journals to `NAME.corrupt-STAMP`; the newest three of these are kept."""
+    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
+    old = sorted(p for p in path.parent.glob(f"{path.name}.corrupt-*") if not p.name.endswith(("-wal", "-shm")))
+    for forgotten in old[:-KEPT_ASIDE]:
+        remove(forgotten)
+    sync_directory(path.parent)
+    return aside
+
+
+def remove(path: Path) -> None:
+    """Delete a database file with its journals."""
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and creations in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,274 @@
+"""The spool on a real disk: durable, bounded, private, and unbroken by broken files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from monitor.agent.schedule import Walked
+from monitor.agent.spool import Spool
+from monitor.agent.spoolfile import SkippedSlots, SpoolBusy
+from monitor.clock import ManualClock
+from monitor.model import Attempt, Outcome, SpoolFull
+
+pytestmark = pytest.mark.anyio
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+KEY = ("lagos", "t", "q")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def attempt(number: int, finish_reason: str = "stop") -> Attempt:
+    at = START + timedelta(seconds=number)
+    return Attempt(
+        vantage="lagos",
+        target="t",
+        probe="q",
+        probe_version="v",
+        scheduled_at=at,
+        started_at=at,
+        outcome=Outcome.SUCCESS,
+        finish_reason=finish_reason,
+    )
+
+
+def spool(tmp_path: Path, max_bytes: int = 1_000_000, max_age: float = 86_400, clock: ManualClock | None = None) -> Spool:
+    return Spool(tmp_path / "state" / "spool.sqlite3", max_bytes, max_age, clock or ManualClock(START))
+
+
+async def fill(store: Spool, count: int, first: int = 0) -> list[int]:
+    return list(await asyncio.gather(*(store.append(attempt(first + n)) for n in range(count))))
+
+
+async def test_what_was_appended_comes_back_equal_and_newest_first(tmp_path):
+    """Attempts survive closing and opening again, unchanged, the newest first."""
+    store = spool(tmp_path)
+    await fill(store, 5)
+    await store.close()
+    store = spool(tmp_path)
+    rows = await store.take(3)
+    assert [row.attempt for row in rows] == [attempt(4), attempt(3), attempt(2)]
+    assert [row.attempt for row in await store.take(2, newest_first=False)] == [attempt(0), attempt(1)]
+    assert store.depth == 5
+    await store.close()
+
+
+async def test_an_id_is_never_used_twice(tmp_path):
+    """An acknowledgement of an old row can never delete a newer one: ids go on after a delete and a restart."""
+    store = spool(tmp_path)
+    ids = await fill(store, 3)
+    await store.delete(ids)
+    await store.close()
+    store = spool(tmp_path)
+    assert store.depth == 0
+    assert min(await fill(store, 1)) > max(ids)
+    await store.delete(ids)
+    assert store.depth == 1
+    await store.close()
+
+
+async def test_take_can_start_behind_an_id(tmp_path):
+    """Fresh rows are those above the id that was seen last."""
+    store = spool(tmp_path)
+    ids = await fill(store, 4)
+    assert [row.id for row in await store.take(10, after=ids[1])] == [ids[3], ids[2]]
+    await store.close()
+
+
+async def test_bytes_are_bounded_and_the_oldest_give_way(tmp_path):
+    """Beyond its bound the spool drops its oldest attempts and counts them; the count survives a restart."""
+    store = spool(tmp_path, max_bytes=20_000)
+    await fill(store, 300)
+    kept = store.depth
+    assert store.bytes <= 20_000
+    assert store.losses == {"size": 300 - kept}
+    assert (await store.take(1))[0].attempt == attempt(299)
+    await store.close()
+    store = spool(tmp_path, max_bytes=20_000)
+    assert (store.depth, store.losses) == (kept, {"size": 300 - kept})
+    await store.close()
+
+
+async def test_an_attempt_larger_than_the_bound_is_refused(tmp_path):
+    """One that alone exceeds the bound costs no other its place."""
+    store = spool(tmp_path, max_bytes=600)
+    await store.append(attempt(0))
+    with pytest.raises(SpoolFull, match="exceeds the spool's bound"):
+        await store.append(attempt(1, finish_reason="x" * 500))
+    assert (store.depth, store.losses) == (1, {"size": 1})
+    await store.close()
+
+
+async def test_age_is_bounded(tmp_path):
+    """Attempts older than the bound are dropped and counted; younger ones stay."""
+    clock = ManualClock(START)
+    store = spool(tmp_path, max_age=3600, clock=clock)
+    await fill(store, 10)
+    clock.advance(3000)
+    await fill(store, 1, first=50)
+    clock.advance(1000)
+    await fill(store, 1, first=51)
+    assert (store.depth, store.losses) == (2, {"age": 10})
+    assert store.oldest_seconds == 1000
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "cut to nothing", "zeroed", "garbage", "foreign schema", "no tables"])
+async def test_a_broken_file_is_set_aside(tmp_path, damage, capsys):
+    """Whatever happened to the file, the spool starts, says so once, keeps the broken file and counts the loss."""
+    store = spool(tmp_path)
+    await fill(store, 200)
+    await store.close()
+    harm(store.path, damage)
+    broken = store.path.read_bytes()
+    store = spool(tmp_path)
+    await fill(store, 1)
+    aside = list(store.path.parent.glob("*.corrupt-*"))
+    assert [path.read_bytes() for path in aside] == [broken]
+    assert store.depth == 1
+    assert store.losses == {"corrupt": 1}
+    assert capsys.readouterr().out.count("set aside") == 1
+    await store.close()
+
+
+def harm(path: Path, damage: str) -> None:
+    size = path.stat().st_size
+    if damage == "truncated":
+        os.truncate(path, size // 2 + 100)
+    elif damage == "cut to nothing":
+        os.truncate(path, 0)
+    elif damage == "zeroed":
+        path.write_bytes(bytes(size))
+    elif damage == "garbage":
+        path.write_bytes(bytes(range(256)) * 40)
+    else:
+        path.unlink()
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE other (x)")
+            if damage == "no tables":
+                db.execute(f"PRAGMA application_id = {0x46545350}")
+                db.execute("PRAGMA user_version = 1")
+        db.close()
+
+
+async def test_a_file_that_breaks_while_in_use_is_set_aside(tmp_path):
+    """Damage under a running spool: later attempts are kept, the loss counted with what is known."""
+    store = spool(tmp_path)
+    await fill(store, 400)
+    await store.close()
+    store = spool(tmp_path)
+    size = store.path.stat().st_size
+    with store.path.open("r+b") as raw:
+        raw.seek(4096)
+        raw.write(os.urandom(size - 4096))
+    await fill(store, 3, first=500)
+    await store.delete([1, 2, 3])
+    rows = await store.take(500)
+    await fill(store, 1, first=600)
+    assert len(rows) + store.losses.get("corrupt", 0) + store.losses.get("unreadable", 0) >= 400 - 3
+    assert (await store.take(1))[0].attempt == attempt(600)
+    await store.close()
+
+
+async def test_only_a_few_broken_files_are_kept(tmp_path):
+    """A disk that keeps breaking the file does not fill itself with the remains."""
+    clock = ManualClock(START)
+    for _ in range(6):
+        store = spool(tmp_path, clock=clock)
+        await store.close()
+        harm(store.path, "garbage")
+        clock.advance(1)
+    assert len(list(store.path.parent.glob("*.corrupt-*"))) == 3
+
+
+async def test_a_payload_that_cannot_be_read_is_set_aside_alone(tmp_path):
+    """One unreadable row goes to `rejected`; the rows beside it are delivered."""
+    store = spool(tmp_path)
+    await fill(store, 3)
+    await store.close()
+    with sqlite3.connect(store.path) as db:
+        db.execute("UPDATE attempts SET payload = ? WHERE id = 2", (b'{"wire":"9.0"}',))
+    db.close()
+    store = spool(tmp_path)
+    assert [row.attempt for row in await store.take(10)] == [attempt(2), attempt(0)]
+    ((row_id, reason, payload),) = await store.rejected()
+    assert (row_id, payload) == (2, b'{"wire":"9.0"}')
+    assert reason.startswith("unreadable")
+    assert (store.depth, store.losses) == (2, {"rejected": 1})
+    await store.close()
+
+
+async def test_rejected_rows_are_kept_with_their_reason_and_bounded(tmp_path):
+    """What the store refuses for good is kept for inspection, at most a thousand."""
+    store = spool(tmp_path)
+    ids = await fill(store, 1005)
+    await asyncio.gather(*(store.reject(row_id, "numeric overflow") for row_id in ids))
+    kept = await store.rejected()
+    assert len(kept) == 1000
+    assert kept[-1][:2] == (ids[-1], "numeric overflow")
+    assert (store.depth, store.losses) == (0, {"rejected": 1005})
+    await store.close()
+
+
+async def test_marks_and_gaps_survive_a_restart(tmp_path):
+    """How far each series has come, and what was skipped without rows, is there after a restart."""
+    walked = Walked(handled_us=10, ceiling_us=20, repeats=1)
+    gap = SkippedSlots(series=KEY, first_at="a", last_at="b", slots=7, reason="late")
+    store = spool(tmp_path)
+    await store.mark(KEY, Walked(handled_us=1, ceiling_us=1))
+    await store.mark(KEY, walked)
+    await store.skip(gap)
+    await store.close()
+    store = spool(tmp_path)
+    assert await store.marks() == {KEY: walked}
+    assert await store.gaps() == [gap]
+    await store.close()
+
+
+async def test_files_are_private(tmp_path):
+    """Nobody else can read the spool: 0600 for files, 0700 for the directory."""
+    store = spool(tmp_path)
+    await fill(store, 1)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+    await store.close()
+
+
+async def test_a_second_process_is_told_who_holds_the_spool(tmp_path):
+    """Two owners of one spool would deliver each other's rows: the second gets a sentence with the holder's pid."""
+    store = spool(tmp_path)
+    with pytest.raises(SpoolBusy, match=f"in use by another process .pid {os.getpid()}."):
+        spool(tmp_path)
+    await store.close()
+    again = spool(tmp_path)
+    await again.close()
+
+
+async def test_a_closed_spool_refuses(tmp_path):
+    """After close nothing pretends to be stored."""
+    store = spool(tmp_path)
+    await store.close()
+    with pytest.raises(SpoolFull, match="closed"):
+        await store.append(attempt(0))
+
+
+async def test_a_cancelled_caller_loses_nothing(tmp_path):
+    """Cancelling the task that appends does not take the attempt back."""
+    store = spool(tmp_path)
+    task = asyncio.create_task(store.append(attempt(0)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await fill(store, 1, first=1)
+    assert store.depth == 2
+    await store.close()
