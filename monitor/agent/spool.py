@@ -56,7 +56,7 @@ class _Facts:
     """What the writing thread last published: read by any thread, replaced as a whole."""
 
     depth: int = 0
-    bytes: int = 0
+    size_bytes: int = 0
     oldest_us: int | None = None
     last_id: int = 0
     losses: Mapping[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Job(Generic[T]):
 
 
 class Spool:
-    """Attempts on disk, newest first. Open it with `Spool(...)` (synchronous, some milliseconds), close with `close`."""
+    """Attempts on disk, newest first. `Spool(...)` opens it (synchronous, some milliseconds), `close` closes it."""
 
     def __init__(self, path: Path, max_bytes: int, max_age_seconds: float, clock: Clock | None = None) -> None:
         """Open or create the spool at `path`; missing directories are made private (0700).
@@ -103,9 +103,9 @@ class Spool:
         return max(0, self._facts.depth - len(self._acknowledged))
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """What they take, encoded, with a fixed overhead for each."""
-        return self._facts.bytes
+        return self._facts.size_bytes
 
     @property
     def oldest_seconds(self) -> float:
@@ -272,7 +272,7 @@ class Spool:
             self._facts = replace(self._facts, losses=Counter(self._facts.losses) | self._uncounted)
             return
         losses = file.losses + self._uncounted
-        self._facts = _Facts(file.depth, file.bytes, file.oldest_us, file.last_id, losses)
+        self._facts = _Facts(file.depth, file.size_bytes, file.oldest_us, file.last_id, losses)
 
     @staticmethod
     def _roll_back(file: SpoolFile) -> None:
@@ -329,8 +329,8 @@ class Spool:
         if size > self.max_bytes:
             file.lose("size", 1)
             raise SpoolFull(f"an attempt of {size} bytes exceeds the spool's bound of {self.max_bytes} bytes")
-        if file.bytes + size > self.max_bytes:
-            file.drop_oldest(file.bytes + size - self.max_bytes, "size")
+        if file.size_bytes + size > self.max_bytes:
+            file.drop_oldest(file.size_bytes + size - self.max_bytes, "size")
         return file.append(payload, self._now_us())
 
     def _take(self, file: SpoolFile, limit: int, newest_first: bool, after: int) -> list[SpooledRow]:

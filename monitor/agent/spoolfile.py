@@ -26,6 +26,7 @@ MAX_REJECTED = 1_000
 MAX_GAPS = 1_000
 MAX_WALKED = 10_000
 KEPT_ASIDE = 3
+TABLES = {"attempts", "rejected", "losses", "gaps", "walked"}
 SCHEMA = """
 CREATE TABLE attempts (id INTEGER PRIMARY KEY AUTOINCREMENT, at_us INTEGER NOT NULL, payload BLOB NOT NULL);
 CREATE TABLE rejected (id INTEGER PRIMARY KEY, at_us INTEGER NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL);
@@ -95,18 +96,13 @@ class SpoolFile:
     def __init__(self, path: Path) -> None:
         """Open or create. Raises SpoolCorrupt when it cannot be read, sqlite3.Error when the disk refuses."""
         self.path = path
-        self.depth = self.bytes = self.last_id = 0
+        self.depth = self.size_bytes = self.last_id = 0
         self.oldest_us: int | None = None
         self.losses: Counter[str] = Counter()
         self._db = _connect(path)
         try:
             self.refresh()
             self._forget_old_marks()
-        except sqlite3.OperationalError as error:
-            self._db.close()
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_ERROR:
-                raise
-            raise SpoolCorrupt(f"the file lacks a table: {error}") from error
         except BaseException:
             self._db.close()
             raise
@@ -126,7 +122,7 @@ class SpoolFile:
     def refresh(self) -> None:
         """Read depth, bytes, age and losses from the file."""
         row = self._db.execute("SELECT count(*), coalesce(sum(length(payload)), 0) FROM attempts").fetchone()
-        self.depth, self.bytes = row[0], row[1] + row[0] * ROW_OVERHEAD_BYTES
+        self.depth, self.size_bytes = row[0], row[1] + row[0] * ROW_OVERHEAD_BYTES
         sequence = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'attempts'").fetchone()
         self.last_id = sequence[0] if sequence else 0
         self.losses = Counter(dict(self._db.execute("SELECT reason, count FROM losses")))
@@ -142,7 +138,7 @@ class SpoolFile:
         """Add a row; its id."""
         cursor = self._db.execute("INSERT INTO attempts (at_us, payload) VALUES (?, ?)", (at_us, payload))
         self.depth += 1
-        self.bytes += len(payload) + ROW_OVERHEAD_BYTES
+        self.size_bytes += len(payload) + ROW_OVERHEAD_BYTES
         self.last_id = cursor.lastrowid or 0
         self.oldest_us = at_us if self.oldest_us is None else self.oldest_us
         return self.last_id
@@ -161,7 +157,7 @@ class SpoolFile:
             gone = self._db.execute(f"DELETE FROM attempts WHERE id IN ({marks}) RETURNING length(payload)", chunk)
             sizes = [size for (size,) in gone]
             removed += len(sizes)
-            self.bytes -= sum(sizes) + len(sizes) * ROW_OVERHEAD_BYTES
+            self.size_bytes -= sum(sizes) + len(sizes) * ROW_OVERHEAD_BYTES
         self.depth -= removed
         self._refresh_oldest()
         return removed
@@ -193,10 +189,10 @@ class SpoolFile:
 
     def drop_oldest(self, bytes_to_free: int, reason: str) -> None:
         """Make room from the oldest end."""
-        goal = self.bytes - bytes_to_free
-        while self.depth and self.bytes > goal:
-            mean = max(1, self.bytes // self.depth)
-            count = min(self.depth, max(1, -(-(self.bytes - goal) // mean)))
+        goal = self.size_bytes - bytes_to_free
+        while self.depth and self.size_bytes > goal:
+            mean = max(1, self.size_bytes // self.depth)
+            count = min(self.depth, max(1, -(-(self.size_bytes - goal) // mean)))
             rows = self._db.execute("SELECT id FROM attempts ORDER BY id LIMIT ?", (count,)).fetchall()
             self.lose(reason, self.delete([row_id for (row_id,) in rows]))
 
@@ -286,6 +282,9 @@ def _check(db: sqlite3.Connection) -> None:
         identity = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
         if identity != (APPLICATION_ID, SCHEMA_VERSION):
             raise SpoolCorrupt(f"the file holds another schema ({identity[0]:#x}, version {identity[1]})")
+        missing = TABLES - {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        if missing:
+            raise SpoolCorrupt(f"the file lacks {', '.join(sorted(missing))}")
         verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         db.execute("PRAGMA journal_mode = WAL")
     except sqlite3.DatabaseError as error:

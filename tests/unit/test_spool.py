@@ -41,7 +41,9 @@ def attempt(number: int, finish_reason: str = "stop") -> Attempt:
     )
 
 
-def spool(tmp_path: Path, max_bytes: int = 1_000_000, max_age: float = 86_400, clock: ManualClock | None = None) -> Spool:
+def spool(
+    tmp_path: Path, max_bytes: int = 1_000_000, max_age: float = 86_400, clock: ManualClock | None = None
+) -> Spool:
     return Spool(tmp_path / "state" / "spool.sqlite3", max_bytes, max_age, clock or ManualClock(START))
 
 
@@ -89,7 +91,7 @@ async def test_bytes_are_bounded_and_the_oldest_give_way(tmp_path):
     store = spool(tmp_path, max_bytes=20_000)
     await fill(store, 300)
     kept = store.depth
-    assert store.bytes <= 20_000
+    assert store.size_bytes <= 20_000
     assert store.losses == {"size": 300 - kept}
     assert (await store.take(1))[0].attempt == attempt(299)
     await store.close()
