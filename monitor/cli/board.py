@@ -1,0 +1,159 @@
+"""The live table of the terminal: the latest attempts as a matrix of targets and vantage points, and as lines.
+
+Hides rich. Fed with attempts as they are stored, it keeps the last few of each pair and nothing else, so its memory
+is bounded by the configuration. Says of each number what it is: seconds to the first token, as measured; `slow`
+compares an attempt with the median of its own pair, and claims no cause.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from monitor.model import Attempt, Outcome, Series, Target, Vantage
+from monitor.timeline import Phase
+
+KEPT = 24
+"""Attempts kept of each pair: the width of a sparkline, and what the median is taken over."""
+RECENT = 6
+SLOW_FACTOR = 2.0
+BARS = "▁▂▃▄▅▆▇█"
+FAILED_BAR = "x"
+STATE_STYLES = {"ok": "green", "slow": "yellow", "missed": "dim", "waiting": "dim"}
+
+
+@dataclass(slots=True)
+class Pair:
+    """The last attempts of one vantage point at one target, oldest first."""
+
+    attempts: deque[Attempt] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    @property
+    def last(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def median(self) -> float | None:
+        """Median seconds to first token of the successes before the last attempt, None without any."""
+        times = [a.timeline.ttft for a in list(self.attempts)[:-1] if a.timeline.ttft is not None and not a.failure]
+        return statistics.median(times) if times else None
+
+    @property
+    def state(self) -> str:
+        """`ok`, `slow`, `missed`, `waiting`, or the kind of the last attempt's failure."""
+        if self.last is None:
+            return "waiting"
+        if self.last.outcome is Outcome.MISSED:
+            return "missed"
+        if self.last.failure:
+            return str(self.last.failure.kind)
+        ttft, median = self.last.timeline.ttft, self.median
+        return "slow" if ttft and median and ttft > SLOW_FACTOR * median else "ok"
+
+    def spark(self, width: int) -> str:
+        """The last `width` times to first token as bars, on a scale from zero to the largest; failures as crosses."""
+        shown = list(self.attempts)[-width:]
+        top = max((a.timeline.ttft or 0.0 for a in shown), default=0.0) or 1.0
+        return "".join(_bar(attempt, top) for attempt in shown)
+
+
+def _bar(attempt: Attempt, top: float) -> str:
+    ttft = attempt.timeline.ttft
+    if attempt.outcome is not Outcome.SUCCESS or ttft is None:
+        return FAILED_BAR
+    return BARS[min(len(BARS) - 1, int(ttft / top * len(BARS)))]
+
+
+class Board:
+    """What the terminal shows of a running station."""
+
+    def __init__(self, series: Sequence[Series], page: str) -> None:
+        """`page`: the URL of the live page."""
+        self._vantages: dict[str, Vantage] = {one.vantage.name: one.vantage for one in series}
+        self._targets: dict[str, Target] = {one.target.name: one.target for one in series}
+        self._pairs = {(one.vantage.name, one.target.name): Pair() for one in series}
+        self._recent: deque[Attempt] = deque(maxlen=RECENT)
+        self._page = page
+        self.taken = 0
+
+    def take(self, attempt: Attempt) -> None:
+        """Show one more attempt; those of series that the board does not know are left out."""
+        pair = self._pairs.get((attempt.vantage, attempt.target))
+        if pair is None:
+            return
+        pair.attempts.append(attempt)
+        self._recent.append(attempt)
+        self.taken += 1
+
+    def render(self, width: int) -> RenderableType:
+        """The whole board for a terminal of `width` columns."""
+        return Group(self._heading(), self._matrix(width), *[self.line(one) for one in self._recent])
+
+    def _heading(self) -> Text:
+        return Text.assemble(
+            ("First Token", "bold"), "  page ", (self._page, "cyan underline"), "  metrics ",
+            (self._page + "metrics", "cyan"), f"  {self.taken} attempts  Ctrl-C ends it all",
+        )  # fmt: skip
+
+    def _matrix(self, width: int) -> Table:
+        table = Table(title="Seconds to the first token: last, median, trend", title_justify="left", expand=True)
+        table.add_column("target", no_wrap=True)
+        for vantage in self._vantages.values():
+            table.add_column(_titled(vantage.name, simulated=vantage.simulated))
+        bars = max(4, min(KEPT, (width - 24) // max(1, len(self._vantages)) - 12))
+        for name, target in self._targets.items():
+            cells = [self._cell((vantage, name), bars) for vantage in self._vantages]
+            table.add_row(_titled(name, simulated=target.simulated), *cells)
+        return table
+
+    def _cell(self, key: tuple[str, str], bars: int) -> Text:
+        pair = self._pairs.get(key)
+        if pair is None:
+            return Text("")
+        state, last = pair.state, pair.last
+        style = STATE_STYLES.get(state, "red")
+        ttft = last.timeline.ttft if last else None
+        word = "" if state == "ok" else state
+        return Text.assemble(
+            (f"{_shown(ttft):<6}", style), (word, style), "\n",
+            (f"{_shown(pair.median):<6}", "dim"), (pair.spark(bars), style),
+        )  # fmt: skip
+
+    def line(self, attempt: Attempt) -> Text:
+        """One attempt as one line, with its way there."""
+        vantage, target = self._vantages.get(attempt.vantage), self._targets.get(attempt.target)
+        simulated = (vantage and vantage.simulated) or (target and target.simulated)
+        return Text(
+            f"{attempt.started_at:%H:%M:%S}Z {attempt.vantage} -> {attempt.target}"
+            f"{' (simulated)' if simulated else ''}: {describe(attempt)}",
+            style="" if attempt.outcome is Outcome.SUCCESS else "red",
+        )
+
+
+def describe(attempt: Attempt) -> str:
+    """What came of an attempt, in one line without its place."""
+    if attempt.outcome is Outcome.MISSED:
+        return f"missed ({attempt.missed})"
+    if attempt.failure:
+        return f"failed in {attempt.failure.phase}: {attempt.failure.kind}: {attempt.failure.text}"
+    steps = (Phase.RESOLVE, Phase.CONNECT, Phase.TLS, Phase.SEND, Phase.WAIT)
+    road = [(step, attempt.timeline.phase(step)) for step in steps]
+    parts = ", ".join(f"{step} {_shown(taken)}" for step, taken in road if taken is not None and taken >= 0.0005)
+    return f"first token {_shown(attempt.timeline.ttft)} s ({parts}), all {_shown(attempt.timeline.total)} s"
+
+
+def _titled(name: str, *, simulated: bool) -> Text:
+    return Text.assemble(name, ("\nsimulated", "dim") if simulated else ("\nreal", "bold"))
+
+
+def _shown(seconds: float | None) -> str:
+    """Three digits that matter: 0.071, 0.612, 12.3."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.3f}" if seconds < 10 else f"{seconds:.1f}"
