@@ -1,0 +1,25 @@
+"""The wire formats of the simulated vendors: each turns an Answer into frames. A registry, nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from monitor.model import DialectName
+from monitor.simulator.answer import Answer, Frame
+from monitor.simulator.dialects import openai_chat
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """One dialect's three ways to answer."""
+
+    frames: Callable[[Answer], Iterator[Frame]]
+    error_frames: Callable[[Answer, dict[str, Any], int], Iterator[Frame]]  # an error inside a 200, at a step
+    whole: Callable[[Answer], dict[str, Any]]
+
+
+WORDINGS: Mapping[DialectName, Wording] = {
+    DialectName.OPENAI_CHAT: Wording(openai_chat.frames, openai_chat.error_frames, openai_chat.whole),
+}
