@@ -59,19 +59,20 @@ def encode(attempt: Attempt) -> bytes:
     number that is not finite or beyond 64 bits is left out, a text beyond its bound is cut. Raises WireError for names
     beyond `MAX_NAME` and instants without a time zone, which no measurement produces.
     """
-    return b'{"wire":"%d.%d",' % (MAJOR, MINOR) + _body(attempt)[1:]
+    return b'{"wire":"%d.%d",' % (MAJOR, MINOR) + dumps(document(attempt))[1:]
 
 
-def fingerprint(attempt: Attempt) -> int:
-    """A signed 64-bit hash (BLAKE2b) of all that the attempt says: tells a duplicate from a conflict under one key."""
-    return int.from_bytes(hashlib.blake2b(_body(attempt), digest_size=8).digest(), signed=True)
+def fingerprint(body: bytes) -> int:
+    """A signed 64-bit hash (BLAKE2b) of an attempt's `dumps(document(...))`: tells a duplicate from a conflict."""
+    return int.from_bytes(hashlib.blake2b(body, digest_size=8).digest(), signed=True)
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def _body(attempt: Attempt) -> bytes:
-    text = _to_json(_document(attempt))
+def dumps(value: object) -> bytes:
+    """Compact JSON that every database takes: NUL characters and lone surrogates become U+FFFD. NaN is a ValueError."""
+    text = _to_json(value)
     if "\\u0000" in text:
         text = _without_nul(text)
     try:
@@ -86,8 +87,9 @@ def _without_nul(text: str) -> str:
     return "\\\\".join(half.replace("\\u0000", "\ufffd") for half in halves)
 
 
-def _document(a: Attempt) -> dict[str, object]:
-    document: dict[str, object] = {
+def document(a: Attempt) -> dict[str, object]:
+    """What the attempt says as JSON values, bounded and finite, without a version. Raises as `encode` does."""
+    body: dict[str, object] = {
         "vantage": _name(a.vantage),
         "target": _name(a.target),
         "probe": _name(a.probe),
@@ -100,25 +102,25 @@ def _document(a: Attempt) -> dict[str, object]:
         "marks": {mark: at for mark, at in a.timeline.marks.items() if -INT64 <= at < INT64},
     }
     if a.failure is not None:
-        document["failure"] = {
+        body["failure"] = {
             "kind": a.failure.kind,
             "phase": a.failure.phase,
             "text": a.failure.text[:MAX_TEXT],
         }
     if a.gaps is not None:
-        document["gaps"] = {name: _finite(getattr(a.gaps, name)) for name in _GAPS}
-    _put(document, "missed", a.missed)
-    _put(document, "finish_reason", _short(a.finish_reason))
-    _put(document, "clock_source", a.clock_source)
-    _put(document, "loop_lag_seconds", _finite(a.loop_lag_seconds) or None)
+        body["gaps"] = {name: _finite(getattr(a.gaps, name)) for name in _GAPS}
+    _put(body, "missed", a.missed)
+    _put(body, "finish_reason", _short(a.finish_reason))
+    _put(body, "clock_source", a.clock_source)
+    _put(body, "loop_lag_seconds", _finite(a.loop_lag_seconds) or None)
     for key in ("token_events", "coalesced_reads", "reads"):
-        _put(document, key, _int64(getattr(a, key)) or None)
-    _put(document, "tokens", {key: n for key in _TOKENS if (n := _int64(getattr(a.tokens, key))) is not None})
-    _put(document, "http", _http(a.http))
-    _put(document, "server", _timings(a.server))
-    _put(document, "tcp", _tcp(a.tcp))
-    _put(document, "validity", list(a.validity))
-    return document
+        _put(body, key, _int64(getattr(a, key)) or None)
+    _put(body, "tokens", {key: n for key in _TOKENS if (n := _int64(getattr(a.tokens, key))) is not None})
+    _put(body, "http", _http(a.http))
+    _put(body, "server", _timings(a.server))
+    _put(body, "tcp", _tcp(a.tcp))
+    _put(body, "validity", list(a.validity))
+    return body
 
 
 _GAPS = ("p50", "p95", "max", "stalls", "burst_share")

@@ -1,0 +1,1 @@
+"""All SQL: the record of attempts in Postgres, its rollups, its retention, its queries, and the embedded server."""

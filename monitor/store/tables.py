@@ -1,0 +1,226 @@
+"""The tables as SQLAlchemy Core sees them; `migrations/` makes them, and a test holds the two together.
+
+Hides column names and types. Durations are not columns: marks are (`<mark>_ns`, nanoseconds since the attempt's start),
+and the view `measurements` derives seconds from them for people and dashboards.
+
+`info["citus"]` says what each table would be on Citus, so that the schema stays distributable on `vantage_id`:
+`distributed` (every key contains vantage_id, no foreign keys), `reference` (small, copied to every node) or `local`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    true,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+from monitor.timeline import Mark
+
+metadata = MetaData()
+
+DISTRIBUTED = {"citus": "distributed"}
+REFERENCE = {"citus": "reference"}
+LOCAL = {"citus": "local"}
+
+
+def _instant(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[object]:
+    return Column(name, DateTime(timezone=True), nullable=nullable, primary_key=primary_key)
+
+
+def _place(prefix: str = "") -> list[Column[object]]:
+    return [
+        Column(f"{prefix}city", Text),
+        Column(f"{prefix}country", Text),
+        Column(f"{prefix}latitude", Double),
+        Column(f"{prefix}longitude", Double),
+    ]
+
+
+MARK_COLUMNS = {mark: f"{mark.value}_ns" for mark in Mark}
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("scheduled_at", primary_key=True),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("try", SmallInteger, primary_key=True, autoincrement=False),
+    _instant("started_at"),
+    _instant("received_at"),
+    Column("content_hash", BigInteger, nullable=False),
+    *[Column(name, BigInteger) for name in MARK_COLUMNS.values()],
+    Column("gap_p50_seconds", Double),
+    Column("gap_p95_seconds", Double),
+    Column("gap_max_seconds", Double),
+    Column("burst_share", Double),
+    Column("loop_lag_seconds", Double, nullable=False),
+    Column("tcp_min_rtt_seconds", Double),
+    Column("tcp_rtt_seconds", Double),
+    Column("output_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("visible_tokens", BigInteger),
+    Column("input_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("token_events", BigInteger, nullable=False),
+    Column("reads", BigInteger, nullable=False),
+    Column("coalesced_reads", BigInteger, nullable=False),
+    Column("stalls", BigInteger),  # null: gaps were not measured
+    Column("tcp_retransmits", BigInteger),
+    Column("tcp_out_of_order", BigInteger),
+    _instant("certificate_expires_at", nullable=True),
+    Column("http_status", Integer),
+    Column("connection_reused", Boolean, nullable=False),
+    Column("proxied", Boolean, nullable=False),
+    Column("simulated", Boolean, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("missed_reason", Text),
+    Column("failure_kind", Text),
+    Column("failure_phase", Text),
+    Column("failure_text", Text),
+    Column("probe_version", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("clock_source", Text),
+    Column("validity", ARRAY(Text), nullable=False),
+    Column("finish_reason", Text),
+    Column("http_version", Text),
+    Column("remote", Text),
+    Column("address_family", Text),
+    Column("tls_version", Text),
+    Column("alpn", Text),
+    Column("content_encoding", Text),
+    Column("edge", Text),
+    Column("request_id", Text),
+    Column("served_model", Text),
+    Column("server", JSONB, nullable=False),  # reported timings, seconds
+    Index("attempts_of_series", "vantage_id", "series_id", "scheduled_at"),
+    info=DISTRIBUTED,
+    postgresql_partition_by="RANGE (scheduled_at)",
+)
+
+vantages = Table(
+    "vantages",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    *_place(),
+    Column("network", Text),
+    Column("simulated", Boolean, nullable=False),
+    _instant("first_seen_at"),
+    info=REFERENCE,
+)
+
+targets = Table(
+    "targets",
+    metadata,
+    Column("target_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("provider", Text),  # null: only attempts of it are known, its configuration is not
+    Column("model", Text),
+    Column("dialect", Text),
+    Column("endpoint", Text),  # the URL without user, password and query
+    *_place("served_from_"),
+    Column("simulated", Boolean, nullable=False),
+    _instant("first_seen_at"),
+    info=REFERENCE,
+)
+
+probes = Table(
+    "probes",
+    metadata,
+    Column("probe_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("prompt", Text),
+    Column("max_output_tokens", BigInteger),
+    Column("connection", Text),
+    Column("nonce", Boolean),
+    _instant("first_seen_at"),
+    info=REFERENCE,
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("target_id", BigInteger, nullable=False),
+    Column("probe_id", BigInteger, nullable=False),
+    Column("vantage", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("probe", Text, nullable=False),
+    Column("interval_seconds", Double),
+    Column("deadline_seconds", Double),
+    Column("control", Boolean),
+    _instant("first_seen_at"),
+    info=REFERENCE,
+)
+
+rollups = Table(
+    "rollups",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("hour", primary_key=True),
+    Column("attempts", BigInteger, nullable=False),  # planned ones (try 0), missed ones included
+    Column("confirming", BigInteger, nullable=False),  # further tries; counted here and in tokens only
+    Column("success", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("missed", BigInteger, nullable=False),
+    Column("doubtful", BigInteger, nullable=False),  # not valid: in no histogram
+    Column("failures", JSONB, nullable=False),  # failure kind -> count
+    Column("misses", JSONB, nullable=False),  # reason -> count
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("stalls", BigInteger, nullable=False),
+    Column("refreshed_at", DateTime(timezone=True), nullable=False),
+    Index("rollups_of_hour", "hour"),
+    info=DISTRIBUTED,
+)
+
+rollup_histograms = Table(
+    "rollup_histograms",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("measure", Text, primary_key=True),
+    _instant("hour", primary_key=True),
+    Column("bins", ARRAY(SmallInteger), nullable=False),  # ascending bin numbers, see rollups.py
+    Column("counts", ARRAY(BigInteger), nullable=False),  # attempts in each bin, censored ones included
+    Column("censored", ARRAY(BigInteger), nullable=False),  # of them: ended by a deadline, "at least" this long
+    Column("sum_ns", BigInteger, nullable=False),
+    Column("min_ns", BigInteger, nullable=False),
+    Column("max_ns", BigInteger, nullable=False),
+    Index("rollup_histograms_of_hour", "measure", "hour"),
+    info=DISTRIBUTED,
+)
+
+dirty_hours = Table(
+    "dirty_hours",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("hour", primary_key=True),
+    _instant("marked_at"),
+    info=LOCAL,
+)
+
+retention_floor = Table(
+    "retention_floor",
+    metadata,
+    Column("only_row", Boolean, primary_key=True, server_default=true()),
+    _instant("raw_from"),  # raw attempts before this have been dropped; their rollups are final
+    info=LOCAL,
+)
