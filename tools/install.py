@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 PIP = ["-m", "pip", "--disable-pip-version-check", "--no-input"]
-LOCKED = ["install", "--require-hashes", "--only-binary", ":all:"]
+LOCKED = ["install", "--require-hashes", "--only-binary", ":all:", "--retries", "4"]
 NO_NETWORK = re.compile(
     "NewConnectionError|ConnectTimeout|ReadTimeout|Temporary failure in name resolution|ProxyError|"
     "Max retries exceeded|Connection refused|Network is unreachable|RemoteDisconnected|connection broken"
