@@ -1,21 +1,27 @@
-"""What only shows across keys and entries: each check notes its mistakes and looks at nothing that is already known bad."""
+"""What only shows across keys and entries: each check notes its mistakes and leaves out what is already known bad."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from monitor.config.kinds import show_duration
 from monitor.config.mistake import did_you_mean, listed, quoted
-from monitor.config.reading import Entry, Reader
+from monitor.config.notes import Notes
+from monitor.config.reading import Entry
 from monitor.config.shape import PlaceKeys, ProbeKeys, TargetKeys, VantageKeys
-from monitor.model import DialectName
 
 MAX_SLOTS_PER_SECOND = 50
 """Attempts that one vantage point may start in a second."""
 MAX_SERIES = 5_000
+MAX_COMPARED = 100
+"""Entries that are compared pairwise."""
+
+T = TypeVar("T")
 
 _LEAF_PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
 _OWN_BODY_KEYS = ("model", "stream", "messages", "input")
@@ -31,135 +37,142 @@ class File:
     sections: Mapping[str, Entry[Any]]
 
 
-def check(reader: Reader, file: File) -> None:
+def check(notes: Notes, file: File) -> None:
     """All checks across keys."""
     for vantage in file.vantages.values():
         if vantage.good("latitude", "longitude"):
-            _check_place(reader, vantage.path, vantage.line, vantage.value)
+            _check_place(notes, vantage.path, vantage.line, vantage.value)
     for target in file.targets.values():
-        _check_target(reader, target)
+        _check_target(notes, target)
     for probe in file.probes.values():
-        _check_times(reader, probe)
-        _check_names(reader, probe, "targets", file.targets)
-        _check_names(reader, probe, "vantages", file.vantages)
-    _check_sections(reader, file)
-    _check_use(reader, file)
-    _check_twins(reader, file)
-    _check_load(reader, file)
+        _check_times(notes, probe)
+        _check_names(notes, probe, "targets", file.targets)
+        _check_names(notes, probe, "vantages", file.vantages)
+    _check_sections(notes, file)
+    _check_use(notes, file)
+    _check_twins(notes, file)
+    _check_load(notes, file)
 
 
-def _check_place(reader: Reader, path: str, line: int, place: PlaceKeys) -> None:
+def _check_place(notes: Notes, path: str, line: int, place: PlaceKeys) -> None:
     if (place.latitude is None) != (place.longitude is None):
-        reader.wrong(line, path, "only one of latitude and longitude", "both or none")
+        notes.wrong(line, path, "only one of latitude and longitude", "both or none")
 
 
-def _check_target(reader: Reader, entry: Entry[TargetKeys]) -> None:
+def _check_target(notes: Notes, entry: Entry[TargetKeys]) -> None:
     target = entry.value
     if entry.good("served_from"):
-        _check_place(reader, f"{entry.path}.served_from", entry.at("served_from"), target.served_from)
+        _check_place(notes, f"{entry.path}.served_from", entry.at("served_from"), target.served_from)
     if entry.good("url") and target.url:
-        _check_url(reader, entry)
+        _check_url(notes, entry)
     for name in _OWN_BODY_KEYS:
         if name in target.body:
             found = f"the key {name}, which the probe sets itself"
-            reader.wrong(entry.at("body"), f"{entry.path}.body", found, f"other keys than {listed(_OWN_BODY_KEYS)}")
+            notes.wrong(entry.at("body"), f"{entry.path}.body", found, f"other keys than {listed(_OWN_BODY_KEYS)}")
 
 
-def _check_url(reader: Reader, entry: Entry[TargetKeys]) -> None:
+def _check_url(notes: Notes, entry: Entry[TargetKeys]) -> None:
     url, path, line = entry.value.url, f"{entry.path}.url", entry.at("url")
     address = urlsplit(url)
     leaf = next((leaf for leaf in _LEAF_PATHS if address.path.endswith(leaf)), None)
     if leaf:
         base = address._replace(path=address.path.removesuffix(leaf)).geturl()
         allowed = f"the base URL, here {quoted(base)}; the dialect adds the rest"
-        reader.wrong(line, path, f"a URL that already ends in {leaf}", allowed)
+        notes.wrong(line, path, f"a URL that already ends in {leaf}", allowed)
     has_key = {"api_key", "api_key_file"} & entry.lines.keys()
     if address.scheme == "http" and has_key and not _is_near(address.hostname or ""):
-        reader.warn(line, path, "http:// with a key: it travels readable", "https://")
+        notes.warn(line, path, "http:// with a key: it travels readable", "https://")
 
 
 def _is_near(host: str) -> bool:
-    """Names of this machine and of private networks, where plain HTTP is usual."""
-    return (
-        host in ("localhost", "::1")
-        or host.startswith(("127.", "10.", "192.168.", "fd"))
-        or host.startswith(tuple(f"172.{second}." for second in range(16, 32)))
-        or "." not in host
-        or host.endswith((".local", ".internal", ".lan"))
-    )
+    """Whether the host is this machine or in a private network, where plain HTTP is usual."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return "." not in host or host.endswith((".local", ".internal", ".lan", ".localhost"))
+    return address.is_private or address.is_loopback
 
 
-def _check_times(reader: Reader, entry: Entry[ProbeKeys]) -> None:
+def _check_times(notes: Notes, entry: Entry[ProbeKeys]) -> None:
     probe, deadline = entry.value, show_duration(entry.value.deadline)
     if entry.good("interval", "deadline") and probe.deadline >= probe.interval:
-        interval = show_duration(probe.interval)
+        found = f"{deadline}{_default(entry, 'deadline')}, not below the interval"
+        found += f" of {show_duration(probe.interval)}{_default(entry, 'interval')}"
         line = entry.at("deadline" if "deadline" in entry.lines else "interval")
-        found = (
-            f"{deadline}{'' if 'deadline' in entry.lines else ' (the default)'}, not below the interval of {interval}"
-        )
-        reader.wrong(line, f"{entry.path}.deadline", found, f"less than {interval}")
+        notes.wrong(line, f"{entry.path}.deadline", found, f"less than {show_duration(probe.interval)}")
     for name in ("first_token_deadline", "connect_timeout", "stall"):
         value = getattr(probe, name)
         if name in entry.lines and entry.good(name, "deadline") and value > probe.deadline:
             found = f"{show_duration(value)}, longer than the deadline of {deadline}"
-            reader.wrong(entry.at(name), f"{entry.path}.{name}", found, f"at most {deadline}")
+            notes.wrong(entry.at(name), f"{entry.path}.{name}", found, f"at most {deadline}")
 
 
-def _check_names(reader: Reader, entry: Entry[ProbeKeys], key: str, known: Mapping[str, object]) -> None:
+def _default(entry: Entry[Any], name: str) -> str:
+    return "" if name in entry.lines else " (the default)"
+
+
+def _check_names(notes: Notes, entry: Entry[ProbeKeys], key: str, known: Mapping[str, object]) -> None:
     if not entry.good(key) or not known:
         return
     for place, name in enumerate(getattr(entry.value, key)):
         if name not in known:
             found = f"{quoted(name)}, which is no {key[:-1]}{did_you_mean(name, known)}"
-            reader.wrong(entry.at(key), f"{entry.path}.{key}[{place}]", found, listed(list(known)))
+            notes.wrong(entry.at(key), f"{entry.path}.{key}[{place}]", found, listed(list(known)))
 
 
-def _check_sections(reader: Reader, file: File) -> None:
+def _check_sections(notes: Notes, file: File) -> None:
     storage, limits = file.sections["storage"], file.sections["limits"]
     if storage.good("raw_days", "rollup_days") and storage.value.rollup_days < storage.value.raw_days:
         found = f"{storage.value.rollup_days}, fewer than raw_days ({storage.value.raw_days})"
         line = storage.at("rollup_days" if "rollup_days" in storage.lines else "raw_days")
-        reader.wrong(line, "storage.rollup_days", found, f"at least {storage.value.raw_days}")
+        notes.wrong(line, "storage.rollup_days", found, f"at least {storage.value.raw_days}")
     providers = {entry.value.provider for entry in file.targets.values() if entry.value.provider}
     for name in limits.value.per_provider:
         if providers and name not in providers:
             found = f"{quoted(name)}, which no target has as its provider{did_you_mean(name, providers)}"
-            reader.wrong(limits.at("per_provider"), f"limits.per_provider.{name}", found, listed(sorted(providers)))
+            notes.wrong(limits.at("per_provider"), f"limits.per_provider.{name}", found, listed(sorted(providers)))
 
 
-def _check_use(reader: Reader, file: File) -> None:
+def _check_use(notes: Notes, file: File) -> None:
     """Entries that nothing uses are most often a forgotten name."""
     used: tuple[tuple[str, Mapping[str, Entry[Any]]], ...] = (("targets", file.targets), ("vantages", file.vantages))
     for key, entries in used:
-        probes = [probe for probe in file.probes.values()]
+        probes = list(file.probes.values())
         if not probes or any(not probe.good(key) or not getattr(probe.value, key) for probe in probes):
             continue
         named = {name for probe in probes for name in getattr(probe.value, key)}
         for name, entry in entries.items():
             if name not in named:
-                reader.warn(entry.line, entry.path, f"a {key[:-1]} that no probe uses", f"its name in {key} of a probe")
+                notes.warn(entry.line, entry.path, f"a {key[:-1]} that no probe uses", f"its name in {key} of a probe")
 
 
-def _check_twins(reader: Reader, file: File) -> None:
-    """The same thing measured twice under two names costs twice and confuses."""
-    for first, second in _twins(file.targets.values()):
-        reader.warn(second.line, second.path, f"the same as {first.path}", "each target once")
-    for first, second in _twins(file.probes.values()):
-        reader.warn(second.line, second.path, f"the same as {first.path}", "each probe once")
+def _check_twins(notes: Notes, file: File) -> None:
+    """The same thing measured under two names costs twice and confuses."""
+    for first, second in _pairs(file.targets.values()):
+        if first.value == second.value:
+            notes.warn(second.line, second.path, f"the same as {first.path}", "each target once")
+    for one, other in _pairs(file.probes.values()):
+        if _same_series(one.value, other.value):
+            found = f"the same question as {one.path}, to some of its targets from some of its vantages"
+            notes.warn(other.line, other.path, found, "each series once")
 
 
-def _twins(entries: Iterable[Entry[Any]]) -> Iterator[tuple[Entry[Any], Entry[Any]]]:
-    seen: dict[Any, Entry[Any]] = {}
-    for entry in entries:
-        if entry.bad:
-            continue
-        if entry.value in seen:
-            yield seen[entry.value], entry
-        else:
-            seen[entry.value] = entry
+def _pairs(entries: Iterable[Entry[T]]) -> Iterator[tuple[Entry[T], Entry[T]]]:
+    good = [entry for entry in entries if not entry.bad]
+    return combinations(good[:MAX_COMPARED], 2)
 
 
-def _check_load(reader: Reader, file: File) -> None:
+def _same_series(first: ProbeKeys, second: ProbeKeys) -> bool:
+    same = replace(first, targets=(), vantages=()) == replace(second, targets=(), vantages=())
+    return same and _overlap(first.targets, second.targets) and _overlap(first.vantages, second.vantages)
+
+
+def _overlap(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether two lists of names share one; an empty list names all."""
+    return not first or not second or not set(first).isdisjoint(second)
+
+
+def _check_load(notes: Notes, file: File) -> None:
     limits = file.sections["limits"]
     for name, vantage in file.vantages.items():
         probes = list(_probes_from(name, file))
@@ -167,14 +180,17 @@ def _check_load(reader: Reader, file: File) -> None:
         rate = sum(count / entry.value.interval for entry, count in probes)
         at_once = sum(count * min(1.0, entry.value.deadline / entry.value.interval) for entry, count in probes)
         if series > MAX_SERIES:
-            reader.wrong(vantage.line, vantage.path, f"{series:,} series", f"at most {MAX_SERIES:,} a vantage point")
+            notes.wrong(vantage.line, vantage.path, f"{series:,} series", f"at most {MAX_SERIES:,} a vantage point")
         if rate > MAX_SLOTS_PER_SECOND:
             allowed = f"at most {MAX_SLOTS_PER_SECOND}: longer intervals, or fewer targets a probe"
-            reader.wrong(vantage.line, vantage.path, f"{rate:.0f} slots a second", allowed)
+            notes.wrong(vantage.line, vantage.path, f"{rate:.0f} slots a second", allowed)
         elif limits.good("max_concurrent") and at_once > limits.value.max_concurrent:
-            found = f"{limits.value.max_concurrent}, while {at_once:.0f} attempts from {name} run at once when all reach their deadlines"
+            allowed_now = limits.value.max_concurrent
+            found = (
+                f"{allowed_now}, but {at_once:.0f} attempts from {name} run at once when all last until their deadlines"
+            )
             allowed = "a higher max_concurrent, longer intervals or shorter deadlines; otherwise slots will be missed"
-            reader.warn(limits.at("max_concurrent"), "limits.max_concurrent", found, allowed)
+            notes.warn(limits.at("max_concurrent"), "limits.max_concurrent", found, allowed)
 
 
 def _probes_from(vantage: str, file: File) -> Iterator[tuple[Entry[ProbeKeys], int]]:

@@ -105,7 +105,7 @@ def _too_deep(line: int) -> Flaw:
 
 
 def _syntax_flaw(error: yaml.YAMLError, text: str) -> Flaw:
-    """What PyYAML objects to, without repeating words of the file: they may be a key (`*sk-...` is read as an alias)."""
+    """What PyYAML objects to, without words of the file: they may be a key (`*sk-...` is read as an alias)."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     position = getattr(error, "position", None)
     if mark is None and isinstance(position, int):
@@ -116,7 +116,7 @@ def _syntax_flaw(error: yaml.YAMLError, text: str) -> Flaw:
     tab = _line_with_tab(text, line)
     if tab:
         return Flaw(tab, "", "a tab in the indentation", "spaces")
-    problem = re.sub(r"""(["'])(.{2,})\1""", "...", getattr(error, "problem", None) or "text that is no YAML")
+    problem = re.sub(r"""(["'])(?!<)(.{2,})\1""", "...", getattr(error, "problem", None) or "text that is no YAML")
     return Flaw(line, "", f"broken YAML ({problem})", _remedy(text, line))
 
 

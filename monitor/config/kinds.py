@@ -1,7 +1,7 @@
 """What a value may look like: one `Kind` per sort of text, with its parser, its sentence and its JSON Schema.
 
-A parser takes the text of the file (after `${NAME}`) and returns the value. It raises ValueError: with a sentence
-that says what is allowed, or with an empty one when the kind's own sentence says it all.
+A parser takes the text of the file (after `${NAME}`) and returns the value. It raises ValueError, or Refused with a
+sentence that says better than the kind's own what is allowed.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from monitor.config.countries import COUNTRIES
@@ -29,12 +29,22 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _SECRET_QUERY = re.compile(r"key|token|secret|passw|sig|auth|credential", re.IGNORECASE)
 
 
+class Refused(ValueError):
+    """A value that is not allowed; the message says what is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
     parse: Callable[[str], T]
     allowed: str
     schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
     secret: bool = False  # never repeated in a message
+    options: tuple[str, ...] = ()  # a closed list, for "did you mean"
+
+
+def allowed_by(kind: Kind[Any], error: ValueError) -> str:
+    """What a refusal allows: its own sentence, else its kind's. Other ValueErrors repeat values and are never shown."""
+    return str(error) if isinstance(error, Refused) else kind.allowed
 
 
 def text(limit: int, allowed: str = "") -> Kind[str]:
@@ -67,7 +77,7 @@ def duration(least: str, most: str) -> Kind[float]:
     def parse(value: str) -> float:
         seconds = parse_duration(value)
         if not low <= seconds <= high:
-            raise ValueError(f"a duration from {least} to {most}")
+            raise Refused(f"a duration from {least} to {most}")
         return seconds
 
     pattern = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$|^\d+(\.\d+)?$"
@@ -100,7 +110,7 @@ def size(least: str, most: str) -> Kind[int]:
     def parse(value: str) -> int:
         found = _parse_size(value)
         if not low <= found <= high:
-            raise ValueError(f"a size from {least} to {most}")
+            raise Refused(f"a size from {least} to {most}")
         return found
 
     schema = {"anyOf": [{"type": "string", "pattern": f"^{_SIZE.pattern}$"}, {"type": "integer"}]}
@@ -138,7 +148,7 @@ def choice(*options: str) -> Kind[str]:
             raise ValueError
         return value
 
-    return Kind(parse, ", ".join(options), {"enum": list(options)})
+    return Kind(parse, ", ".join(options), {"enum": list(options)}, options=options)
 
 
 E_ = TypeVar("E_", bound=StrEnum)
@@ -153,7 +163,7 @@ def member(options: type[E_]) -> Kind[E_]:
         except ValueError:
             raise ValueError from None
 
-    return Kind(parse, ", ".join(options), {"enum": [option.value for option in options]})
+    return Kind(parse, ", ".join(options), {"enum": [*map(str, options)]}, options=tuple(map(str, options)))
 
 
 def _parse_switch(value: str) -> bool:
@@ -166,7 +176,7 @@ def _parse_switch(value: str) -> bool:
 def _parse_country(value: str) -> str:
     code = value.upper()
     if code == "UK":
-        raise ValueError("GB for the United Kingdom")
+        raise Refused("GB for the United Kingdom")
     if code not in COUNTRIES:
         raise ValueError
     return code
@@ -188,11 +198,11 @@ def _parse_http_version(value: str) -> str:
 def _parse_url(value: str) -> str:
     parts = _split(value, ("http", "https"))
     if parts.username is not None or parts.password is not None:
-        raise ValueError("a URL without name and password (`api_key` and `headers` carry secrets)")
+        raise Refused("a URL without name and password (`api_key` and `headers` carry secrets)")
     if parts.fragment:
-        raise ValueError("a URL without #fragment")
+        raise Refused("a URL without #fragment")
     if any(_SECRET_QUERY.search(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
-        raise ValueError("a URL without secrets in its query (`api_key` and `headers` carry secrets)")
+        raise Refused("a URL without secrets in its query (`api_key` and `headers` carry secrets)")
     return value.rstrip("/")
 
 
@@ -213,7 +223,7 @@ def _parse_database_url(value: str) -> str:
 
 def _parse_secret(value: str) -> str:
     if not value.strip():
-        raise ValueError("a key that is not empty")
+        raise Refused("a key that is not empty")
     if len(value) > 8192 or not value.strip().isascii() or not value.strip().isprintable():
         raise ValueError
     return value.strip()
@@ -256,6 +266,7 @@ URL = Kind(_parse_url, "http://host or https://host with a path, such as https:/
 PROXY = Kind(_parse_proxy, "http://host:port (an HTTP proxy that takes CONNECT)")
 DATABASE_URL = Kind(_parse_database_url, "postgresql://user:password@host:5432/name", secret=True)
 SECRET = Kind(_parse_secret, "a key of printable ASCII characters on one line, best as ${NAME}", secret=True)
+HEADER = replace(SECRET, allowed="printable ASCII characters on one line, not empty")
 LISTEN = Kind(_parse_listen, "host:port such as 127.0.0.1:8765, [::1]:8765, 0.0.0.0:8765")
 PATH = text(1000, "the path of a file")
 

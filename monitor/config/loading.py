@@ -8,12 +8,13 @@ from collections.abc import Mapping as Map
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from monitor.config import checks, kinds, shape
-from monitor.config.document import MAX_BYTES, Mapping, Node, Scalar, Unreadable, parse
+from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
-from monitor.config.reading import Bad, Entry, Reader, describe
+from monitor.config.notes import Bad, Notes
+from monitor.config.reading import Entry, Reader, describe
 from monitor.config.shape import PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
 from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
 from monitor.model import Place, Probe, Secret, Target, Vantage
@@ -30,8 +31,8 @@ def load(
 ) -> Config:
     """One YAML file -> frozen types. Raises InvalidConfig (a ConfigError) with every mistake, in file order.
 
-    `environ` serves `${NAME}`, DATABASE_URL and FIRSTTOKEN_VANTAGE. With `allow_missing_secrets` a secret that is not set
-    is a warning and the target has none: for checking a file where its keys are not.
+    `environ` serves `${NAME}`, DATABASE_URL and FIRSTTOKEN_VANTAGE. With `allow_missing_secrets` a secret that is not
+    set is a warning and the target has none: for checking a file where its keys are not.
     """
     place = Path(path)
     try:
@@ -54,30 +55,30 @@ def loads(
     allow_missing_secrets: bool = False,
 ) -> Config:
     """The same for a text at hand; `name` stands in messages, relative paths start at `directory`."""
-    reader = Reader(name, directory or Path(), environ, allow_missing_secrets)
+    notes = Notes(name, directory or Path(), environ, allow_missing_secrets)
     try:
         document = parse(data.encode() if isinstance(data, str) else data)
     except Unreadable as error:
-        reader.flaw(error.flaw)
-        raise InvalidConfig(reader.mistakes) from None
+        notes.flaw(error.flaw)
+        raise InvalidConfig(notes.mistakes) from None
     for flaw in document.flaws:
-        reader.flaw(flaw)
-    config = _Loading(reader, document.root).config()
-    if config is None or reader.mistakes:
-        raise InvalidConfig(reader.mistakes)
+        notes.flaw(flaw)
+    config = _Loading(notes, document.root).config()
+    if config is None or notes.mistakes:
+        raise InvalidConfig(notes.mistakes)
     return config
 
 
 @dataclass(slots=True)
 class _Loading:
-    reader: Reader
+    notes: Notes
     root: Node
     keys: dict[str, Node] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
 
     def config(self) -> Config | None:
         if not isinstance(self.root, Mapping):
-            self.reader.wrong(self.root.line, "", describe(self.root), f"a mapping with the keys {listed(_TOP)}")
+            self.notes.wrong(self.root.line, "", describe(self.root), f"a mapping with the keys {listed(_TOP)}")
             return None
         self.top(self.root)
         vantages = self.named("vantages", VantageKeys)
@@ -88,8 +89,8 @@ class _Loading:
         sections = {name: self.section(name, form) for name, form in shape.SECTIONS.items()}
         built_targets = {name: self.target(name, entry) for name, entry in targets.items()}
         storage = self.storage(sections["storage"])
-        checks.check(self.reader, checks.File(vantages, targets, probes, sections))
-        if self.reader.mistakes:
+        checks.check(self.notes, checks.File(vantages, targets, probes, sections))
+        if self.notes.mistakes:
             return None
         return Config(
             vantages=FrozenDict({name: _vantage(name, entry.value) for name, entry in vantages.items()}),
@@ -103,10 +104,10 @@ class _Loading:
                 per_provider=sections["limits"].value.per_provider,
             ),
             log=Log(level=sections["log"].value.level, format=sections["log"].value.format),
-            chosen_vantage=self.reader.environ.get("FIRSTTOKEN_VANTAGE") or None,
-            path=self.reader.file,
-            warnings=in_file_order(self.reader.warnings),
-            known_secrets=tuple(self.reader.secrets),
+            chosen_vantage=self.notes.environ.get("FIRSTTOKEN_VANTAGE") or None,
+            path=self.notes.file,
+            warnings=in_file_order(self.notes.warnings),
+            known_secrets=tuple(self.notes.secrets),
         )
 
     def top(self, root: Mapping) -> None:
@@ -114,10 +115,10 @@ class _Loading:
             if name in _TOP:
                 self.keys[name], self.lines[name] = node, root.lines[name]
             elif not name.startswith("x-"):  # as in compose files: a place for anchors
-                self.reader.wrong(root.lines[name], name, f"an unknown key{did_you_mean(name, _TOP)}", listed(_TOP))
+                self.notes.wrong(root.lines[name], name, f"an unknown key{did_you_mean(name, _TOP)}", listed(_TOP))
         for name in ("targets", "probes"):
             if name not in root.entries:
-                self.reader.wrong(root.line, name, "nothing", f"a mapping of at least one name to {name[:-1]}")
+                self.notes.wrong(root.line, name, "nothing", f"a mapping of at least one name to {name[:-1]}")
 
     def named(self, section: str, form: type[T]) -> dict[str, Entry[T]]:
         """A top-level mapping of names to entries."""
@@ -126,21 +127,21 @@ class _Loading:
             return {}
         if not isinstance(node, Mapping) or not node.entries:
             found = "an empty mapping" if isinstance(node, Mapping) else describe(node)
-            self.reader.wrong(line, section, found, f"a mapping of at least one name to {section[:-1]}")
+            self.notes.wrong(line, section, found, f"a mapping of at least one name to {section[:-1]}")
             return {}
         if len(node.entries) > MAX_ENTRIES:
-            self.reader.wrong(line, section, f"{len(node.entries)} {section}", f"at most {MAX_ENTRIES}")
+            self.notes.wrong(line, section, f"{len(node.entries)} {section}", f"at most {MAX_ENTRIES}")
             return {}
         for name in node.entries:
             if not re.fullmatch(kinds.NAME_PATTERN, name):
-                self.reader.wrong(node.lines[name], section, f"the name {quoted(name)}", kinds.NAME_ALLOWED)
+                self.notes.wrong(node.lines[name], section, f"the name {quoted(name)}", kinds.NAME_ALLOWED)
         return {
-            name: self.reader.entry(form, child, f"{section}.{name}", node.lines[name])
+            name: Reader(self.notes).entry(form, child, f"{section}.{name}", node.lines[name])
             for name, child in node.entries.items()
         }
 
     def section(self, name: str, form: type[Any]) -> Entry[Any]:
-        return self.reader.entry(form, self.keys.get(name), name, self.lines.get(name, 1))
+        return Reader(self.notes).entry(form, self.keys.get(name), name, self.lines.get(name, 1))
 
     def target(self, name: str, entry: Entry[TargetKeys]) -> Target:
         written = entry.value
@@ -168,21 +169,21 @@ class _Loading:
             return direct
         path, line = f"{entry.path}.{key}_file", entry.at(f"{key}_file")
         if key in entry.lines:
-            self.reader.wrong(line, path, f"both {key} and {key}_file", "one of them")
+            self.notes.wrong(line, path, f"both {key} and {key}_file", "one of them")
             return None
         try:
-            return self.reader.secret_file(kind, file, path, line)
+            return self.notes.secret_file(kind, file, path, line)
         except Bad:
             return None
 
     def ca_file(self, entry: Entry[TargetKeys]) -> str | None:
         if entry.value.ca_file is None:
             return None
-        file = self.reader.directory / entry.value.ca_file
+        file = self.notes.directory / entry.value.ca_file
         if not file.is_file():
             path, line = f"{entry.path}.ca_file", entry.at("ca_file")
             try:
-                self.reader.missing(
+                self.notes.missing(
                     line, path, f"{quoted(entry.value.ca_file)}, which is no file", "a PEM file", secret=True
                 )
             except Bad:
@@ -198,29 +199,30 @@ class _Loading:
         return Storage(database_url=url, raw_days=entry.value.raw_days, rollup_days=entry.value.rollup_days)
 
     def database_from_environ(self) -> Secret | None:
-        written = self.reader.environ.get("DATABASE_URL")
+        written = self.notes.environ.get("DATABASE_URL")
         if not written:
             return None
         try:
-            return self.reader.secret(kinds.DATABASE_URL.parse(written))
+            return self.notes.secret(kinds.DATABASE_URL.parse(written))
         except ValueError:
-            self.reader.wrong(
+            self.notes.wrong(
                 None, "DATABASE_URL", "a value in the environment that is not shown", kinds.DATABASE_URL.allowed
             )
             return None
 
     def remember_password(self, url: Secret) -> None:
         """The password alone is a secret too, as written and as decoded: drivers name it without its URL."""
-        password = urlsplit(url.reveal()).password
-        if password:
-            self.reader.secret(password)
-            self.reader.secret(unquote(password))
+        parts = urlsplit(url.reveal())
+        written = [value for name, value in parse_qsl(parts.query) if name == "password"]
+        for password in filter(None, [parts.password, *written]):
+            self.notes.secret(password)
+            self.notes.secret(unquote(password))
 
     def spool(self, written: shape.SpoolKeys) -> Spool:
         if written.directory is not None:
-            directory = str(self.reader.directory / written.directory)
+            directory = str(self.notes.directory / written.directory)
         else:
-            directory = _state_directory(self.reader.environ)
+            directory = _state_directory(self.notes.environ)
         return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)
 
 

@@ -1,8 +1,9 @@
 """The keys of the file: what each is called, what it may hold, what it means and what it is without being written.
 
-The reference page and the JSON Schema are generated from these classes, so they cannot say anything else than the reader.
+The reference page and the JSON Schema are generated from these classes, so they cannot say anything else.
 """
 
+# ruff: noqa: RUF009 - `key` makes dataclass fields; its arguments are frozen
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -74,7 +75,7 @@ class PlaceKeys:
     country: str | None = key(kinds.COUNTRY, "Country, a label of every metric.")
     latitude: float | None = key(
         kinds.number(-90, 90, "degrees"),
-        "Degrees north. With `longitude`, the distance to the serving place is known, and with it the floor that physics sets.",
+        "Degrees north. With `longitude` it gives the distance to the serving place.",
     )
     longitude: float | None = key(kinds.number(-180, 180, "degrees"), "Degrees east.")
 
@@ -144,12 +145,12 @@ class ProbeKeys:
     stall: float = key(kinds.duration("10ms", "10m"), "Silence between tokens that ends an attempt as `stalled`.", 15.0)
     connection: ConnectionPolicy = key(
         kinds.member(ConnectionPolicy),
-        "`fresh` connects anew each time and measures the whole journey; `reused` keeps its connection and measures the service.",
+        "`fresh` connects anew and measures the whole journey; `reused` keeps its connection and measures the service.",
         ConnectionPolicy.FRESH,
     )
     control: bool = key(
         kinds.SWITCH,
-        "After each attempt, outside its times, ask for the model list on the same connection: the road without a GPU at its end.",
+        "After each attempt, outside its times, ask for the model list on the same connection: the road without a GPU.",
         False,
     )
     nonce: bool = key(kinds.SWITCH, "Put a unique prefix before the prompt, so that no prompt cache answers.", True)
@@ -189,7 +190,7 @@ class SpoolKeys:
 class WebKeys:
     listen: tuple[str, int] = key(
         kinds.LISTEN,
-        "Address of the page, `/metrics` and the health checks. There is no login: keep it on loopback, or behind a proxy that has one.",
+        "Address of the page, `/metrics` and the health checks. No login: keep it on loopback or behind a proxy.",
         ("127.0.0.1", 8765),
         shown="127.0.0.1:8765",
     )

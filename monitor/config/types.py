@@ -18,13 +18,13 @@ V = TypeVar("V")
 class FrozenDict(dict[K, V]):
     """A dict that cannot change and can be hashed; still a dict, so that json and `{**x}` take it."""
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]  # dict has none
         return hash(frozenset(self.items()))
 
     def _refuse(self, *_: object, **__: object) -> Never:
         raise TypeError("the configuration is frozen; read a new one instead")
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __reduce__(self) -> tuple[type, tuple[dict[K, V]]]:
         return (FrozenDict, (dict(self),))
@@ -74,7 +74,7 @@ class Config:
     web: Web = field(default_factory=Web)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
-    chosen_vantage: str | None = None  # FIRSTTOKEN_VANTAGE of the environment
+    chosen_vantage: str | None = field(default=None, compare=False)  # FIRSTTOKEN_VANTAGE of the environment
     path: str | None = field(default=None, compare=False)
     warnings: tuple[Mistake, ...] = field(default=(), compare=False)
     known_secrets: tuple[Secret, ...] = field(default=(), compare=False, repr=False)
@@ -120,6 +120,7 @@ class Config:
     def digest(self) -> str:
         """Content hash (16 hex digits) of what the file says; secrets count as present or absent, not by value."""
         content = {item.name: _plain(getattr(self, item.name)) for item in fields(self) if item.compare}
+        content["spool"] = [self.spool.max_bytes, self.spool.max_age_seconds]  # its directory is this machine's
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()
 
     def _vantage(self, name: str) -> Vantage:

@@ -1,0 +1,58 @@
+"""What a configuration makes run and what it may use: slots and tokens, computed and not measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monitor.config.types import Config
+from monitor.model import Probe, Series
+
+DAY_SECONDS = 86_400
+BYTES_A_TOKEN = 4
+PROMPT_OVERHEAD_TOKENS = 40
+"""Nonce, roles and the model's chat template: a round figure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetUse:
+    """What one target is asked for in a day, over all vantage points; confirming attempts come on top."""
+
+    target: str
+    slots_per_hour: float
+    output_tokens_per_day: int  # a hard upper bound: the cap of every probe
+    prompt_tokens_per_day: int  # an estimate from the length of the prompt
+
+
+def all_series(config: Config) -> list[Series]:
+    """Every series of every vantage point, in the order of the file."""
+    return [series for name in config.vantages for series in config.series(name)]
+
+
+def slots_per_hour(probe: Probe) -> float:
+    """Slots an hour of one series."""
+    return 3600 / probe.interval_seconds
+
+
+def uses(config: Config) -> list[TargetUse]:
+    """What each target that is probed will be asked for."""
+    series = all_series(config)
+    return [
+        _use(name, [item.probe for item in series if item.target.name == name])
+        for name in config.targets
+        if any(item.target.name == name for item in series)
+    ]
+
+
+def prompt_tokens(probe: Probe) -> int:
+    """About how many tokens the prompt is."""
+    return len(probe.prompt.encode()) // BYTES_A_TOKEN + PROMPT_OVERHEAD_TOKENS
+
+
+def _use(target: str, probes: list[Probe]) -> TargetUse:
+    slots = [(probe, DAY_SECONDS / probe.interval_seconds) for probe in probes]
+    return TargetUse(
+        target=target,
+        slots_per_hour=sum(slots_per_hour(probe) for probe in probes),
+        output_tokens_per_day=round(sum(count * probe.max_output_tokens for probe, count in slots)),
+        prompt_tokens_per_day=round(sum(count * prompt_tokens(probe) for probe, count in slots)),
+    )
