@@ -1,0 +1,144 @@
+"""Messages: Anthropic and the gateways and servers that speak its shape.
+
+Hides the block structure. A generated token is a non-empty text, thinking or tool-input delta. `message_start`,
+`content_block_start` and `ping` are none; the name of a tool counts when its block ends without input (a tool without
+arguments). A signature alone (thinking that is not shown) is no token either.
+
+Terminal marker: `message_stop`. Input tokens are the sum of uncached, cache-read and cache-written ones. The output
+count of `message_start` is a beginning, not a count; `message_delta` has the final one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from monitor.agent.dialects.asking import COMMON_HEADERS, joined, merged, replaced, with_own_headers
+from monitor.agent.dialects.contract import RequestParts
+from monitor.agent.dialects.sse_decoder import DONE, KEEPALIVE, SSEDecoder, error_event, model_of
+from monitor.agent.dialects.timings import body_timings
+from monitor.agent.dialects.usage import refined, tokens
+from monitor.agent.error_bodies import has_error
+from monitor.agent.events import EventKind, StreamEvent, TokenKind
+from monitor.agent.foreign_json import count, obj, text
+from monitor.model import DialectName, Probe, Secret, Target, Tokens
+
+API_VERSION = "2023-06-01"
+_PATH = "/messages"
+
+_DELTAS = {
+    "text_delta": ("text", TokenKind.TEXT),
+    "thinking_delta": ("thinking", TokenKind.REASONING),
+    "input_json_delta": ("partial_json", TokenKind.TOOL_CALL),
+}
+_BLOCKS = {"text": ("text", TokenKind.TEXT), "thinking": ("thinking", TokenKind.REASONING)}
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+class Anthropic:
+    name = DialectName.ANTHROPIC
+
+    def request(self, target: Target, probe: Probe, prompt: str) -> RequestParts:
+        body = {
+            "model": target.model,
+            "max_tokens": probe.max_output_tokens,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+        }
+        headers: dict[str, str | Secret] = {**COMMON_HEADERS, "anthropic-version": API_VERSION}
+        if target.api_key is not None:
+            headers["x-api-key"] = target.api_key
+        return RequestParts(_messages_url(target.url), with_own_headers(headers, target), merged(body, target.body))
+
+    def control_url(self, target: Target) -> str:
+        return replaced(_messages_url(target.url), _PATH, "/models")
+
+    def decoder(self) -> AnthropicDecoder:
+        return AnthropicDecoder()
+
+
+def _messages_url(base: str) -> str:
+    """The vendor's SDK takes a base without /v1; people also write it with."""
+    path = urlsplit(base).path.rstrip("/")
+    return joined(base, _PATH if path.endswith(("/v1", "/v1" + _PATH)) else "/v1" + _PATH)
+
+
+class AnthropicDecoder(SSEDecoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self._thought = False  # thinking of any kind was seen, shown or not
+        self._tool: str | None = None  # name of the open tool block that has streamed no input yet
+
+    def read(self, event: str, chunk: dict[str, Any]) -> list[StreamEvent]:
+        kind = text(chunk.get("type")) or event
+        match kind:
+            case "content_block_delta":
+                return self._delta(obj(chunk.get("delta")))
+            case "ping":
+                return [KEEPALIVE]
+            case "message_start":
+                return [self._start(obj(chunk.get("message")))]
+            case "content_block_start":
+                return self._block_start(obj(chunk.get("content_block")))
+            case "content_block_stop":
+                return self._block_stop()
+            case "message_delta":
+                return self._message_delta(chunk)
+            case "message_stop":
+                return [DONE]
+        failed = kind == "error" or chunk.get("error") or (not kind and has_error(chunk))
+        return [error_event(chunk)] if failed else []
+
+    def _start(self, message: dict[str, Any]) -> StreamEvent:
+        usage = self._usage(obj(message.get("usage")), final=False)
+        return StreamEvent(self.idle().kind, tokens=usage, model=model_of(message, self.seen.model))
+
+    def _block_start(self, block: dict[str, Any]) -> list[StreamEvent]:
+        kind = text(block.get("type"))
+        self._thought = self._thought or kind in _THINKING
+        self._tool = text(block.get("name")) or None if kind.endswith("tool_use") else None
+        field, token = _BLOCKS.get(kind, ("", TokenKind.TEXT))
+        if said := text(block.get(field)):
+            return [StreamEvent(EventKind.TOKEN, token, said)]
+        model = model_of(block, self.seen.model)  # a `fallback` block names the model that takes over
+        return [StreamEvent(self.idle().kind, model=model)] if model else []
+
+    def _block_stop(self) -> list[StreamEvent]:
+        name, self._tool = self._tool, None
+        return [StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, name)] if name else []
+
+    def _delta(self, delta: dict[str, Any]) -> list[StreamEvent]:
+        field, token = _DELTAS.get(text(delta.get("type")), ("", TokenKind.TEXT))
+        said = text(delta.get(field))
+        if not said:
+            return []
+        if token is TokenKind.TOOL_CALL:
+            self._tool = None
+        return [StreamEvent(EventKind.TOKEN, token, said)]
+
+    def _message_delta(self, chunk: dict[str, Any]) -> list[StreamEvent]:
+        events = []
+        if reason := text(obj(chunk.get("delta")).get("stop_reason")):
+            events.append(StreamEvent(EventKind.FINISH, finish_reason=reason[:100]))
+        usage = self._usage(obj(chunk.get("usage")), final=True)
+        server = body_timings(chunk)
+        if usage is not None or server:
+            events.append(StreamEvent(EventKind.USAGE, tokens=usage, server=server))
+        return events
+
+    def _usage(self, usage: dict[str, Any], final: bool) -> Tokens | None:
+        read = count(usage.get("cache_read_input_tokens"))
+        parts = [count(usage.get("input_tokens")), read, count(usage.get("cache_creation_input_tokens"))]
+        output = count(usage.get("output_tokens")) if final else None
+        found = tokens(
+            output=output,
+            reasoning=self._reasoning(usage) if output is not None else None,
+            given=None if parts[0] is None else sum(part or 0 for part in parts),
+            cached=read,
+        )
+        return None if found == Tokens() else refined(self.seen.tokens, found)
+
+    def _reasoning(self, usage: dict[str, Any]) -> int | None:
+        """Thinking always has a block of its own, so a message without one has none; else only newer servers count."""
+        told = count(obj(usage.get("output_tokens_details")).get("thinking_tokens"))
+        return told if told is not None or self._thought else 0

@@ -1,0 +1,60 @@
+"""What a dialect is: how to ask in it, and how to read its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from monitor.agent.events import Seen, StreamEvent
+from monitor.model import DialectName, Probe, Secret, Target
+
+OPENING_BYTES = 2048
+"""How much of the beginning of a body a decoder keeps, for telling a page or a whole JSON answer from a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParts:
+    """One POST. Header names are lower-case; a Secret among the values is revealed only when put on the wire."""
+
+    url: str
+    headers: Mapping[str, str | Secret]
+    body: Mapping[str, object]  # to be sent as JSON
+
+
+class Decoder(Protocol):
+    """Reads one response body. Never raises, whatever the bytes: what cannot be read is an ERROR event."""
+
+    opening: bytes  # the first bytes of the body, at most OPENING_BYTES
+    body_bytes: int
+    seen: Seen  # the sum of all events given out so far
+
+    @property
+    def finished(self) -> bool:
+        """Whether a finish reason was seen."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the dialect's terminal marker was seen."""
+
+    def feed(self, data: bytes) -> list[StreamEvent]:
+        """The events that these bytes complete, in order."""
+
+    def finish(self) -> list[StreamEvent]:
+        """End of the body: what an unterminated last event still says. A second call gives nothing."""
+
+
+class Dialect(Protocol):
+    """The wire protocol of a streaming API."""
+
+    @property
+    def name(self) -> DialectName: ...
+
+    def request(self, target: Target, probe: Probe, prompt: str) -> RequestParts:
+        """The streaming request for `prompt` (which already carries the nonce)."""
+
+    def control_url(self, target: Target) -> str:
+        """A cheap authenticated GET at the same origin: the list of models. Headers as those of `request`."""
+
+    def decoder(self) -> Decoder:
+        """A fresh decoder for one response body."""

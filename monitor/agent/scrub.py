@@ -1,0 +1,103 @@
+"""Takes secrets out of foreign texts before anybody sees them: the last step of every failure text."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import quote, quote_plus
+
+from monitor.model import Secret
+
+LIMIT = 500
+"""Characters of a failure text."""
+_READ_AT_MOST = 16_384
+_PIECE = 10  # that many characters of a secret in a row are taken out, wherever they stand in it
+_STARS = "***"
+
+_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff]+")
+_USERINFO = re.compile(r"(?<=://)[^\s/@?#'\"<>]{1,512}@")
+_QUERY_VALUE = re.compile(r"([?&;][A-Za-z0-9_.~%\[\]-]{1,64}=)[^\s&;#'\"<>)]{1,4096}")
+_SCHEME = re.compile(r"(?i)\b(bearer|basic|token)[ =:]+(?=[A-Za-z0-9._~+/-]*[0-9_.~+/=-])[A-Za-z0-9._~+/-]{6,}=*")
+_NAMED = re.compile(
+    r"""(?ix) ((?:api[_-]?key|x-api-key|authorization|access[_-]?token|client[_-]?secret|password|secret)
+    ["']?\s*[:=]\s*["']?) (?!\*\*\*) [^\s"',;&}]{4,}"""
+)
+_KEY = re.compile(
+    r"""(?x) \b(?:sk|pk|rk|csk|gsk|xai|pplx|nvapi|hf|r8|fw|ghp|glpat|tgp|key|AIza|AKIA|ASIA)[-_A-Z0-9]
+    [A-Za-z0-9_*.-]{7,} | \beyJ[A-Za-z0-9_-]{8,}[A-Za-z0-9_.-]*
+    | (?<![A-Za-z0-9_])(?=[A-Za-z_]*[0-9])[A-Za-z0-9_]{32,}(?![A-Za-z0-9_])"""
+)
+
+
+def scrub(text: str, secrets: Iterable[str | Secret] = (), limit: int = LIMIT) -> str:
+    """One line of at most `limit` characters without any of `secrets` or anything that looks like a key.
+
+    A secret is found in clear, URL-encoded, base64 (alone or inside `user:secret`), JSON-escaped, and by any run of
+    ten of its characters. User names, passwords and query values of URLs go too. What was removed shows as ***.
+    """
+    text = text[:_READ_AT_MOST].encode("utf-8", "replace").decode()
+    forms = sorted({form for secret in secrets for form in _forms(_revealed(secret))}, key=len, reverse=True)
+    text = _without(text, forms)
+    text = _BLANKS.sub(" ", text).strip()
+    text = _without(text, forms)
+    for pattern, replacement in _LOOKS:
+        text = pattern.sub(replacement, text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_LOOKS = (
+    (_USERINFO, f"{_STARS}@"),
+    (_QUERY_VALUE, rf"\1{_STARS}"),
+    (_NAMED, rf"\1{_STARS}"),
+    (_SCHEME, rf"\1 {_STARS}"),
+    (_KEY, _STARS),
+)
+
+
+def _revealed(secret: str | Secret) -> str:
+    return (secret.reveal() if isinstance(secret, Secret) else secret).strip()
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """Every spelling under which a secret may be echoed. One of fewer than three characters cannot be searched for."""
+    if len(secret) < 3:
+        return
+    yield secret
+    yield from {quote(secret, safe=""), quote_plus(secret), quote(secret), json.dumps(secret)[1:-1]}
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    raw = secret.encode("utf-8", "replace")
+    for shift in range(3):  # the three ways in which it can lie in the base64 of a longer text
+        encoded = base64.b64encode(b"\0" * shift + raw).decode().rstrip("=")
+        inner = encoded[-(-shift * 8 // 6) :]
+        inner = inner if len(raw) % 3 == -shift % 3 else inner[:-1]
+        if len(inner) >= 6:
+            yield inner
+            yield inner.replace("+", "-").replace("/", "_")
+
+
+def _without(text: str, forms: list[str]) -> str:
+    for form in forms:
+        text = _cut_out(text, form)
+    return text
+
+
+def _cut_out(text: str, form: str) -> str:
+    """Every run of at least `_PIECE` characters that also stands in `form` (all of it, when it is shorter)."""
+    size = min(_PIECE, len(form))
+    lower = text.lower()
+    if len(lower) != len(text):
+        lower = text
+    pieces = {form[i : i + size].lower() for i in range(len(form) - size + 1)}
+    hits = [i for i in range(len(text) - size + 1) if lower[i : i + size] in pieces]
+    if not hits:
+        return text
+    parts: list[str] = []
+    end = 0
+    for begin in hits:
+        if begin > end or not parts:
+            parts += [text[end:begin], _STARS]
+        end = begin + size
+    return "".join(parts) + text[end:]
