@@ -1,0 +1,106 @@
+"""The demo's one folder on disk: taken by one demo at a time, cleaned of what a killed one left, removed at the end.
+
+Hides the lock (dropped by the kernel however its holder ends) and the search for leftovers. Everything that the demo
+writes lies in this folder, and everything that it starts stands in the ledger inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from monitor.cli.children import Ledger, end
+from monitor.model import MonitorError
+
+
+class DemoRunning(MonitorError):  # noqa: N818 - the tree of the product's errors names what happened
+    """Another demo uses the folder; the message says where its page is and how to end it."""
+
+
+def default_folder(environment: Mapping[str, str], here: Path) -> Path:
+    """`.firsttoken/demo` under the current folder, or under the user's state folder where that cannot be written."""
+    if os.access(here, os.W_OK):
+        return here / ".firsttoken" / "demo"
+    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/tmp")) / ".local" / "state")
+    return Path(home) / "firsttoken" / "demo"
+
+
+class DemoFolder:
+    """A folder that is ours until `remove`."""
+
+    def __init__(self, path: Path) -> None:
+        """Take `path`, and end and delete what a killed demo left there. Raises DemoRunning, or MonitorError.
+
+        `cleaned` tells what was found, one sentence each.
+        """
+        self.path = path
+        self.cleaned: list[str] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = self._take()
+            self.cleaned = self._clean()
+            path.mkdir(mode=0o700)
+            self.ledger = Ledger(path / "processes")
+        except OSError as error:
+            raise MonitorError(f"the demo cannot use the folder {path}: {error.strerror or error}") from error
+
+    def _take(self) -> int:
+        while True:
+            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise DemoRunning(self._who()) from None
+            if self._still_named(lock):
+                return lock
+            os.close(lock)  # an ending demo has just deleted the file that we locked
+
+    def _still_named(self, lock: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(lock), self._lock_path.stat())
+        return False
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_name(self.path.name + ".lock")
+
+    def _who(self) -> str:
+        with contextlib.suppress(OSError, ValueError):
+            about = json.loads((self.path / "about.json").read_text(encoding="utf-8"))
+            return (
+                f"a demo already runs here (process {about['pid']}, page {about['page']}): end it with Ctrl-C, "
+                "or start this one from another folder"
+            )
+        return f"a demo is just starting or ending in {self.path}: try again in a few seconds"
+
+    def _clean(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        told = ["An earlier demo was killed; what it left is removed."]
+        for name, process in Ledger(self.path / "processes").running().items():
+            end(process, first=signal.SIGINT if name == "postgres" else signal.SIGTERM)
+            told.append(f"It had left {name} running (process {process.pid}); that is ended.")
+        shutil.rmtree(self.path)
+        return told
+
+    def announce(self, page: str) -> None:
+        """Let others who come here know who we are. `page`: the URL of the live page."""
+        (self.path / "about.json").write_text(json.dumps({"pid": os.getpid(), "page": page}), encoding="utf-8")
+
+    def remove(self) -> None:
+        """Delete the folder and let go of it. May be called twice."""
+        if self._lock < 0:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock_path.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = -1
+        with contextlib.suppress(OSError):  # not ours alone, or not empty
+            self.path.parent.rmdir()
