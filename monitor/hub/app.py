@@ -1,0 +1,139 @@
+"""The web application: the live page, its JSON, metrics and the two health answers. Reads only, keeps no session."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from monitor.clock import Clock
+from monitor.hub import pages
+from monitor.hub.live import LiveQueries, LiveView
+from monitor.metrics import Metrics
+from monitor.model import Series
+
+GZIP_FROM_BYTES = 1024
+SECURITY_HEADERS = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+Health = Callable[[], Mapping[str, str | None]]
+"""Names of the parts that must work, each with None, or with the sentence that says what is wrong. Must not block."""
+
+
+def create_app(
+    metrics: Metrics,
+    queries: LiveQueries,
+    health: Health,
+    *,
+    series: Callable[[], Sequence[Series]],
+    next_slot: Callable[[Series], datetime | None] = lambda _: None,
+    advice: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> FastAPI:
+    """The application for one event loop.
+
+    `queries` is asked in a worker thread; `health`, `series` (what is configured now) and `next_slot` are called in
+    the loop and must return at once. `advice` gives a sentence for each failure kind.
+    """
+    app = FastAPI(title="First Token", docs_url=None, redoc_url=None, openapi_url=None)
+    view = LiveView(queries, series, next_slot, clock or Clock())
+    _add_page(app, view, dict(advice or {}))
+    _add_operations(app, metrics, health)
+    app.add_middleware(Guard)
+    return app
+
+
+def _add_page(app: FastAPI, view: LiveView, advice: Mapping[str, str]) -> None:
+    for path, asset in pages.ASSETS.items():
+        app.add_api_route(path, _static(asset), methods=["GET", "HEAD"])
+
+    @app.get("/api/live")
+    async def live(
+        request: Request,
+        vantage: str | None = Query(None, max_length=200),
+        target: str | None = Query(None, max_length=200),
+        probe: str | None = Query(None, max_length=200),
+    ) -> Response:
+        chosen = (vantage, target, probe) if vantage and target and probe else None
+        body = await asyncio.to_thread(pages.live, await view.now(), advice, chosen)
+        return _cached(request, body, "application/json")
+
+
+def _add_operations(app: FastAPI, metrics: Metrics, health: Health) -> None:
+    one_at_a_time = asyncio.Lock()
+
+    @app.get("/metrics")
+    async def exposition(request: Request) -> Response:
+        async with one_at_a_time:
+            content_type, body = await asyncio.to_thread(metrics.negotiate, request.headers.get("accept", ""))
+        return _compressed(request, body, {"content-type": content_type})
+
+    @app.get("/healthz")
+    async def healthy() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/readyz")
+    async def ready() -> Response:
+        checks = dict(health())
+        good = all(trouble is None for trouble in checks.values())
+        return JSONResponse({"ready": good, "checks": checks}, status_code=200 if good else 503)
+
+
+def _static(asset: pages.Asset) -> Callable[[Request], Response]:
+    async def serve(request: Request) -> Response:
+        return _cached(request, asset.body, asset.content_type)
+
+    return serve  # type: ignore[return-value]
+
+
+def _cached(request: Request, body: bytes, content_type: str) -> Response:
+    """The body, or 304 when the client has it."""
+    headers = {"content-type": content_type, "etag": pages.etag(body), "cache-control": "no-cache"}
+    if headers["etag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return _compressed(request, body, headers)
+
+
+def _compressed(request: Request, body: bytes, headers: dict[str, str]) -> Response:
+    if len(body) >= GZIP_FROM_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+        body = gzip.compress(body, 1)
+        headers = {**headers, "content-encoding": "gzip"}
+    return Response(body, headers={**headers, "vary": "accept-encoding"})
+
+
+class Guard:
+    """Outermost: refuses request bodies, adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS]
+            await send(message)
+
+        app = _refuse if scope["type"] == "http" and _has_body(scope) else self._app
+        await app(scope, receive, guarded)
+
+
+_refuse = PlainTextResponse("this server reads no request bodies\n", status_code=413, headers={"connection": "close"})
+
+
+def _has_body(scope: Scope) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"

@@ -1,0 +1,141 @@
+"""The live view's memory: the newest attempts of each series, refreshed from the store while somebody looks.
+
+Hides when the store is asked: at most once a second, in a worker thread, and not at all while no page is open.
+A store that is away or slow never delays a page; the view keeps what it has and says how old it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from monitor.clock import NS, Clock
+from monitor.model import Attempt, Purpose, Series, StoreUnavailable
+
+PER_SERIES = 30
+REFRESH_SECONDS = 1.0
+FIRST_ANSWER_SECONDS = 3.0
+LATER_ANSWER_SECONDS = 0.5
+OVERLAP = timedelta(seconds=30)
+"""Rows are asked for again that long after they were received: other writers' clocks and commits are not ours."""
+
+SeriesKey = tuple[str, str, str]
+
+log = structlog.get_logger()
+
+
+class LiveQueries(Protocol):
+    """What the view asks the store; called in a worker thread, raises StoreUnavailable."""
+
+    def latest(self, per_series: int) -> Sequence[Attempt]:
+        """The newest attempts of each series, at most `per_series` of each."""
+
+    def received_since(self, moment: datetime) -> Sequence[Attempt]:
+        """Attempts that the store took in at or after `moment`, newest first, a bounded number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a page is made from, at one instant."""
+
+    now: datetime
+    series: tuple[Series, ...]
+    attempts: dict[SeriesKey, list[Attempt]]  # oldest first, at most PER_SERIES each
+    next_slot: dict[SeriesKey, datetime]
+    store_error: str | None  # why the store could not be asked, None when it could
+    refreshed_at: datetime | None  # when the store last answered
+
+
+class LiveView:
+    """Gives a `View` for now. For one event loop; the callables are called in it and must not block.
+
+    `series` tells what is configured now, `next_slot` when a series is due.
+    """
+
+    def __init__(
+        self,
+        queries: LiveQueries,
+        series: Callable[[], Sequence[Series]],
+        next_slot: Callable[[Series], datetime | None],
+        clock: Clock,
+    ) -> None:
+        self._queries, self._series, self._next_slot, self._clock = queries, series, next_slot, clock
+        self._attempts: dict[SeriesKey, list[Attempt]] = {}
+        self._asked_from: datetime | None = None
+        self._loaded: set[SeriesKey] = set()
+        self._refreshed_at: datetime | None = None
+        self._refreshed_ns: int | None = None
+        self._error: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def now(self) -> View:
+        """The view, at most a second old where the store answers, else what was last known."""
+        if self._task is None and self._is_due():
+            self._task = asyncio.create_task(self._refresh())
+        if self._task is not None:
+            patience = FIRST_ANSWER_SECONDS if self._refreshed_at is None else LATER_ANSWER_SECONDS
+            await asyncio.wait({self._task}, timeout=patience)
+        return self._view()
+
+    def _is_due(self) -> bool:
+        last = self._refreshed_ns
+        return last is None or self._clock.monotonic_ns() - last >= REFRESH_SECONDS * NS
+
+    async def _refresh(self) -> None:
+        asked_at, keys = self._clock.now(), {key_of(one) for one in self._series()}
+        try:
+            self._take(await asyncio.to_thread(self._ask, keys))
+            self._asked_from, self._refreshed_at, self._error = asked_at - OVERLAP, asked_at, None
+            self._loaded = keys
+        except StoreUnavailable as error:
+            self._error = str(error)
+        except Exception as error:  # a defect of ours must show on the page, not end its updates
+            self._error = f"an internal error ({type(error).__name__}); the log has the details"
+            log.exception("live view cannot be refreshed")
+        finally:
+            self._refreshed_ns = self._clock.monotonic_ns()
+            self._task = None
+
+    def _ask(self, keys: set[SeriesKey]) -> Sequence[Attempt]:
+        if self._asked_from is None or not keys <= self._loaded:  # at start, or when a reload added series
+            return self._queries.latest(PER_SERIES)
+        return self._queries.received_since(self._asked_from)
+
+    def _take(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            if attempt.purpose is Purpose.ONE_OFF:
+                continue
+            kept = self._attempts.setdefault((attempt.vantage, attempt.target, attempt.probe), [])
+            if all(known.key != attempt.key for known in kept):
+                insort(kept, attempt, key=_order)
+                del kept[:-PER_SERIES]
+
+    def _view(self) -> View:
+        series = tuple(self._series())
+        keys = {key_of(one): one for one in series}
+        for gone in self._attempts.keys() - keys.keys():
+            del self._attempts[gone]
+        planned = {key: self._next_slot(one) for key, one in keys.items()}
+        return View(
+            now=self._clock.now(),
+            series=series,
+            attempts={key: list(self._attempts.get(key, ())) for key in keys},
+            next_slot={key: moment for key, moment in planned.items() if moment is not None},
+            store_error=self._error,
+            refreshed_at=self._refreshed_at,
+        )
+
+
+def key_of(series: Series) -> SeriesKey:
+    """What identifies a series."""
+    return (series.vantage.name, series.target.name, series.probe.name)
+
+
+def _order(attempt: Attempt) -> tuple[datetime, int]:
+    return (attempt.scheduled_at, attempt.try_number)

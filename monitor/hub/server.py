@@ -1,0 +1,136 @@
+"""The web server: uvicorn in a thread of its own with a loop of its own, so that a page never delays a measurement.
+
+Hides uvicorn, its signal handling and its limits: header block 16 KiB, 64 connections at a time, HTTP/1.1 only.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from types import TracebackType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from monitor.model import MonitorError
+
+HEADER_BYTES = 16 * 1024
+CONNECTIONS = 64
+BACKLOG = 64
+KEEP_ALIVE_SECONDS = 15
+START_SECONDS = 10.0
+GRACE_SECONDS = 1
+
+
+class ListenError(MonitorError):
+    """The web server's address cannot be used; the sentence names it and what to change."""
+
+
+class WebServer:
+    """Serves `app` on host:port (0: any free port) from `start` to `stop`. Also a context manager."""
+
+    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", port: int = 8765) -> None:
+        self._host, self._port = host, port
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                http="h11",
+                loop="asyncio",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=CONNECTIONS,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=GRACE_SECONDS,
+                h11_max_incomplete_event_size=HEADER_BYTES,
+            )
+        )
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Listen and return once requests are answered. Raises ListenError when the address cannot be had."""
+        # uvicorn tells its start and end at INFO, once each, in words that mean nothing to our users
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        listener = listen(self._host, self._port)
+        self._port = listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="web", daemon=True)
+        self._thread.start()
+        if not self._server.ready.wait(START_SECONDS):
+            listener.close()
+            raise ListenError(f"the web server did not start on {self.address} within {START_SECONDS:.0f} s")
+
+    def stop(self) -> None:
+        """Finish the requests that run (a second at most) and free the port. Harmless when not started."""
+        if self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join(GRACE_SECONDS + 4.0)
+        self._thread = None
+
+    @property
+    def port(self) -> int:
+        """The port, known for certain after `start`."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """host:port, an IPv6 host in brackets."""
+        return _address(self._host, self._port)
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds the page."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        return f"http://{_address(host, self._port)}/"
+
+    def __enter__(self) -> WebServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Tells the starting thread when it serves."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ListenError with a sentence when the address is taken, foreign or forbidden."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ListenError(_sentence(host, port, error)) from error
+
+
+def _sentence(host: str, port: int, error: Exception) -> str:
+    where = f"the web page cannot be served on {_address(host, port)}: "
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return where + f"another program listens there; stop it, or set web.port to a free port (such as {port + 1})"
+    if number == errno.EACCES:
+        return where + "ports below 1024 need root; set web.port to a higher one"
+    if number == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return where + "this machine has no such address; set web.host to 127.0.0.1, or to 0.0.0.0 for all addresses"
+    return where + f"{error}; change web.host or web.port"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

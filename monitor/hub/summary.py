@@ -1,0 +1,239 @@
+"""Is anything wrong, where, since when: pure functions over a `View`.
+
+The rule for a slow first token is plain on purpose: more than three times the recent median of the same series, and
+more than 0.3 s above it. It is a hint for a reader; whether it was a cold start is decided elsewhere, on more evidence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from statistics import median
+
+from monitor.hub.live import SeriesKey, View, key_of
+from monitor.hub.rows import DOUBTS, MISSED, clipped, duration, iso
+from monitor.model import Attempt, Outcome, Series
+from monitor.timeline import Mark
+
+RECENT = 20
+ENOUGH = 3
+SLOW_FACTOR = 3.0
+SLOW_SECONDS = 0.3
+
+Part = str | dict[str, str]
+"""A piece of a sentence: text, or {"at": instant} that the page writes in its reader's time zone."""
+
+
+class State(StrEnum):
+    """How a series, or one attempt of it, stands."""
+
+    OK = "ok"
+    SLOW = "slow"
+    FAILED = "failed"
+    MISSED = "missed"
+    DOUBT = "doubt"
+    SILENT = "silent"  # series only: attempts were due and none came
+    WAITING = "waiting"  # series only: no attempt yet
+
+
+BAD = frozenset({State.FAILED, State.SILENT})
+GOOD = frozenset({State.OK, State.WAITING})
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One attempt with its state, and the median of the successes before it that it was compared with."""
+
+    attempt: Attempt
+    state: State
+    median: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One series at a glance."""
+
+    series: Series
+    state: State
+    words: str
+    since: datetime | None
+    judged: Sequence[Judged]  # planned attempts, oldest first
+    median: float | None
+    next_at: datetime | None
+
+    @property
+    def last_ttft(self) -> float | None:
+        """TTFT of the newest success, seconds."""
+        return next((one.attempt.timeline.ttft for one in reversed(self.judged) if _counts(one.attempt)), None)
+
+
+def judge(attempts: Sequence[Attempt]) -> list[Judged]:
+    """Every attempt of one series (oldest first) with its state; each is compared with those before it only."""
+    judged, earlier = [], list[float]()
+    for attempt in attempts:
+        usual = median(earlier[-RECENT:]) if len(earlier) >= ENOUGH else None
+        judged.append(Judged(attempt, _state(attempt, usual), usual))
+        if _counts(attempt) and attempt.valid and attempt.try_number == 0 and attempt.timeline.ttft is not None:
+            earlier.append(attempt.timeline.ttft)
+    return judged
+
+
+def is_slow(ttft: float, usual: float) -> bool:
+    """The plain rule, seconds."""
+    return ttft > max(SLOW_FACTOR * usual, usual + SLOW_SECONDS)
+
+
+def cells(view: View, judged: Mapping[SeriesKey, Sequence[Judged]]) -> list[Cell]:
+    """One cell for each configured series, in the order of the configuration."""
+    planned = {key: [one for one in several if not one.attempt.try_number] for key, several in judged.items()}
+    return [_cell(view, series, planned[key_of(series)]) for series in view.series]
+
+
+def idle_gaps(view: View) -> dict[tuple[object, ...], float]:
+    """Seconds for which nobody had asked the target before each attempt (by its key): over all vantage points."""
+    by_target: dict[str, list[Attempt]] = defaultdict(list)
+    for attempts in view.attempts.values():
+        for attempt in attempts:
+            if Mark.SEND_START in attempt.timeline.marks:
+                by_target[attempt.target].append(attempt)
+    gaps: dict[tuple[object, ...], float] = {}
+    for asked in by_target.values():
+        gaps.update(_idle(sorted(asked, key=lambda one: one.started_at)))
+    return gaps
+
+
+def headline(all_cells: Sequence[Cell], now: datetime) -> tuple[str, list[Part]]:
+    """(level, sentence): level is `good`, `warn`, `bad` or `none` (nothing measured yet)."""
+    if not all_cells:
+        return "none", ["No series is configured: nothing is measured."]
+    bad = [cell for cell in all_cells if cell.state in BAD]
+    odd = [cell for cell in all_cells if cell.state not in BAD | GOOD]
+    if bad or odd:
+        return ("bad", _trouble(bad, all_cells)) if bad else ("warn", _trouble(odd, all_cells))
+    waiting = [cell for cell in all_cells if cell.state is State.WAITING]
+    if len(waiting) == len(all_cells):
+        return "none", ["No attempt yet", *_first_due(waiting, now)]
+    return "good", [_all_well(all_cells, len(waiting))]
+
+
+def _state(attempt: Attempt, usual: float | None) -> State:
+    if attempt.outcome is Outcome.MISSED:
+        return State.MISSED
+    if attempt.outcome is Outcome.FAILED:
+        return State.FAILED
+    if not attempt.valid:
+        return State.DOUBT
+    ttft = attempt.timeline.ttft
+    return State.SLOW if ttft is not None and usual is not None and is_slow(ttft, usual) else State.OK
+
+
+def _counts(attempt: Attempt) -> bool:
+    return attempt.outcome is Outcome.SUCCESS
+
+
+def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
+    key = key_of(series)
+    state, since = _standing(view.now, series, judged)
+    times = [one.attempt.timeline.ttft for one in judged if _counts(one.attempt) and one.attempt.valid]
+    known = [ttft for ttft in times if ttft is not None]
+    return Cell(
+        series=series,
+        state=state,
+        words=_words(state, judged, view.now),
+        since=since,
+        judged=judged,
+        median=median(known[-RECENT:]) if known else None,
+        next_at=view.next_slot.get(key),
+    )
+
+
+def _standing(now: datetime, series: Series, judged: Sequence[Judged]) -> tuple[State, datetime | None]:
+    if not judged:
+        return State.WAITING, None
+    last = judged[-1]
+    patience = timedelta(seconds=3 * series.probe.interval_seconds + series.probe.deadline_seconds)
+    if now - last.attempt.scheduled_at > patience:
+        return State.SILENT, last.attempt.scheduled_at
+    run = [last]
+    for one in reversed(judged[:-1]):
+        if one.state is not last.state:
+            break
+        run.append(one)
+    return last.state, run[-1].attempt.started_at
+
+
+def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
+    if not judged:
+        return "no attempt yet"
+    last = judged[-1].attempt
+    if state is State.SILENT:
+        return f"silent for {duration((now - last.scheduled_at).total_seconds())}"
+    if state is State.FAILED and last.failure is not None:
+        return f"failing: {last.failure.kind.replace('_', ' ')} in {last.failure.phase}"
+    if state is State.MISSED:
+        return f"not measured: {MISSED[last.missed]}" if last.missed else "not measured"
+    if state is State.DOUBT:
+        return f"in doubt: {DOUBTS[last.validity[0]]}"
+    return "slow first token" if state is State.SLOW else "answers"
+
+
+def _idle(asked: Sequence[Attempt]) -> Iterator[tuple[tuple[object, ...], float]]:
+    busy_until: datetime | None = None
+    for attempt in asked:
+        if busy_until is not None:
+            yield attempt.key, max(0.0, (attempt.started_at - busy_until).total_seconds())
+        ended = attempt.started_at + timedelta(microseconds=attempt.timeline.lasted_ns // 1000)
+        busy_until = ended if busy_until is None else max(busy_until, ended)
+
+
+def _trouble(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> list[Part]:
+    since = min((cell.since for cell in troubled if cell.since), default=None)
+    began: list[Part] = [] if since is None else [" since ", {"at": iso(since)}]
+    scope = _scope(troubled, all_cells)
+    if scope is not None:
+        return [f"{scope}: {_kinds(troubled)}", *began, "."]
+    first = max(troubled, key=lambda cell: (cell.since is not None, cell.since or datetime.max))
+    share = f"{len(troubled)} of {len(all_cells)} series {'needs' if len(troubled) == 1 else 'need'} a look. "
+    began = [] if first.since is None else [" since ", {"at": iso(first.since)}]
+    more = f", and {len(troubled) - 1} more" if len(troubled) > 1 else ""
+    return [share, f"{_name(first)}: {clipped(first.words, 120)}", *began, f"{more}."]
+
+
+def _scope(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> str | None:
+    """The one sentence that covers all of them: everything, everything from one place, one target from everywhere."""
+    chosen = {key_of(cell.series) for cell in troubled}
+    if len(chosen) == len(all_cells) > 1:
+        return "Everything from every vantage point"
+    for position, sentence in ((0, "Everything from {}"), (1, "{} from every vantage point")):
+        names = {key[position] for key in chosen}
+        whole = {key_of(cell.series) for cell in all_cells if key_of(cell.series)[position] in names}
+        if len(names) == 1 and whole == chosen and len(whole) > 1:
+            return sentence.format(names.pop())
+    return None
+
+
+def _kinds(troubled: Sequence[Cell]) -> str:
+    words = sorted({clipped(cell.words, 80) for cell in troubled})
+    return words[0] if len(words) == 1 else f"{words[0]}, and other trouble"
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.series.target.name} from {cell.series.vantage.name}"
+
+
+def _first_due(waiting: Sequence[Cell], now: datetime) -> list[Part]:
+    due = min((cell.next_at for cell in waiting if cell.next_at), default=None)
+    if due is None:
+        return ["."]
+    return ["; the first slot is due in ", {"until": iso(max(due, now))}, "."]
+
+
+def _all_well(all_cells: Sequence[Cell], waiting: int) -> str:
+    measured = [cell.median for cell in all_cells if cell.median is not None]
+    usual = f"; the median first token takes {duration(median(measured))}" if measured else ""
+    some = f"{len(all_cells) - waiting} of {len(all_cells)}" if waiting else f"All {len(all_cells)}"
+    rest = f" {waiting} {'waits' if waiting == 1 else 'wait'} for a first attempt." if waiting else ""
+    return f"{some} series answer{usual}.{rest}"
