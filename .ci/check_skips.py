@@ -8,8 +8,8 @@ Prints nothing when all is well, so that pytest's closing line stays the last.
 
 import re
 import sys
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree import ElementTree
 
 
 def allowed(path: Path) -> list[re.Pattern[str]]:

@@ -15,7 +15,6 @@ import argparse
 import hashlib
 import importlib.util
 import json
-import os
 import platform
 import re
 import shutil
@@ -84,7 +83,7 @@ def pip_problem(log, lock):
 def runs(command):
     """Whether a command ends with 0; its output is nobody's business."""
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+        return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
     except OSError:
         return False
 
@@ -108,7 +107,7 @@ class Environment:
         known = dict(self.installed(), **{name: digest})
         fresh = self.stamp.with_suffix(".new")
         fresh.write_text(json.dumps(known, indent=1))
-        os.replace(fresh, self.stamp)
+        fresh.replace(self.stamp)
 
     def usable(self):
         """Whether its interpreter runs, is new enough and has pip."""
@@ -130,7 +129,10 @@ class Environment:
         if self.path.exists() and not (self.path / "pyvenv.cfg").exists() and any(self.path.iterdir()):
             raise SetUpError(f"{self.path} is in the way and no virtual environment: move it elsewhere.")
         made = subprocess.run(
-            [sys.executable, "-m", "venv", "--clear", str(self.path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "venv", "--clear", str(self.path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
         )
         if made.returncode:
             said = made.stdout.decode(errors="replace").strip().splitlines() or ["no reason given"]

@@ -19,7 +19,7 @@ from monitor.cli.children import Ledger, end
 from monitor.model import MonitorError
 
 
-class DemoRunning(MonitorError):  # noqa: N818 - the tree of the product's errors names what happened
+class DemoRunning(MonitorError):
     """Another demo uses the folder; the message says where its page is and how to end it."""
 
 
@@ -27,7 +27,7 @@ def default_folder(environment: Mapping[str, str], here: Path) -> Path:
     """`.firsttoken/demo` under the current folder, or under the user's state folder where that cannot be written."""
     if os.access(here, os.W_OK):
         return here / ".firsttoken" / "demo"
-    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "/tmp")) / ".local" / "state")
+    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", ".")) / ".local" / "state")
     return Path(home) / "firsttoken" / "demo"
 
 
