@@ -14,6 +14,7 @@ from monitor.config.mistake import did_you_mean, listed, quoted
 from monitor.config.notes import Notes
 from monitor.config.reading import Entry
 from monitor.config.shape import PlaceKeys, ProbeKeys, TargetKeys, VantageKeys
+from monitor.model import DialectName
 
 MAX_SLOTS_PER_SECOND = 50
 """Attempts that one vantage point may start in a second."""
@@ -23,7 +24,12 @@ MAX_COMPARED = 100
 
 T = TypeVar("T")
 
-_LEAF_PATHS = ("/chat/completions", "/completions", "/responses", "/messages")
+_LEAF_PATHS: Mapping[DialectName, str] = {
+    DialectName.OPENAI_CHAT: "/chat/completions",
+    DialectName.OPENAI_RESPONSES: "/responses",
+    DialectName.ANTHROPIC: "/messages",
+}
+"""The paths that dialects add themselves; one that is there already does no harm, another dialect's does."""
 _OWN_BODY_KEYS = ("model", "stream", "messages", "input")
 
 
@@ -74,11 +80,13 @@ def _check_target(notes: Notes, entry: Entry[TargetKeys]) -> None:
 def _check_url(notes: Notes, entry: Entry[TargetKeys]) -> None:
     url, path, line = entry.value.url, f"{entry.path}.url", entry.at("url")
     address = urlsplit(url)
-    leaf = next((leaf for leaf in _LEAF_PATHS if address.path.endswith(leaf)), None)
+    leaf = next((leaf for leaf in _LEAF_PATHS.values() if address.path.endswith(leaf)), None)
     if leaf:
         base = address._replace(path=address.path.removesuffix(leaf)).geturl()
         allowed = f"the base URL, here {quoted(base)}; the dialect adds the rest"
-        notes.wrong(line, path, f"a URL that already ends in {leaf}", allowed)
+        own = entry.good("dialect") and leaf == _LEAF_PATHS[entry.value.dialect]
+        note = notes.warn if own else notes.wrong
+        note(line, path, f"a URL that already ends in {leaf}", allowed)
     has_key = {"api_key", "api_key_file"} & entry.lines.keys()
     if address.scheme == "http" and has_key and not _is_near(address.hostname or ""):
         notes.warn(line, path, "http:// with a key: it travels readable", "https://")

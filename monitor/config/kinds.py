@@ -40,6 +40,7 @@ class Kind(Generic[T]):
     schema: Mapping[str, object] = field(default_factory=lambda: {"type": "string"})
     secret: bool = False  # never repeated in a message
     options: tuple[str, ...] = ()  # a closed list, for "did you mean"
+    bounds: str = ""  # what the reference adds to `allowed`
 
 
 def allowed_by(kind: Kind[Any], error: ValueError) -> str:
@@ -82,7 +83,7 @@ def duration(least: str, most: str) -> Kind[float]:
 
     pattern = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$|^\d+(\.\d+)?$"
     schema = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "number", "minimum": low, "maximum": high}]}
-    return Kind(parse, "a duration such as 60s, 5m", schema)
+    return Kind(parse, "a duration such as 60s, 5m", schema, bounds=f"from {least} to {most}")
 
 
 def parse_duration(value: str) -> float:
@@ -114,7 +115,7 @@ def size(least: str, most: str) -> Kind[int]:
         return found
 
     schema = {"anyOf": [{"type": "string", "pattern": f"^{_SIZE.pattern}$"}, {"type": "integer"}]}
-    return Kind(parse, "a size such as 64MB, 1GiB", schema)
+    return Kind(parse, "a size such as 64MB, 1GiB", schema, bounds=f"from {least} to {most}")
 
 
 def _parse_size(value: str) -> int:

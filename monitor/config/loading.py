@@ -179,7 +179,7 @@ class _Loading:
     def ca_file(self, entry: Entry[TargetKeys]) -> str | None:
         if entry.value.ca_file is None:
             return None
-        file = self.notes.directory / entry.value.ca_file
+        file = self.notes.path(entry.value.ca_file)
         if not file.is_file():
             path, line = f"{entry.path}.ca_file", entry.at("ca_file")
             try:
@@ -220,7 +220,7 @@ class _Loading:
 
     def spool(self, written: shape.SpoolKeys) -> Spool:
         if written.directory is not None:
-            directory = str(self.notes.directory / written.directory)
+            directory = str(self.notes.path(written.directory))
         else:
             directory = _state_directory(self.notes.environ)
         return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)

@@ -1,4 +1,4 @@
-"""What one reading of a file collects (mistakes, warnings, secrets), and where `${NAME}` and secret files are looked up.
+"""What one reading of a file collects (mistakes, warnings, secrets), and the look-up of `${NAME}` and secret files.
 
 `${NAME}` is replaced after YAML has been read: its value can never become structure, and no message repeats it.
 """
@@ -63,6 +63,11 @@ class Notes:
         self.secrets[found] = None
         return found
 
+    def path(self, name: str) -> Path:
+        """A path that the file names: `~` is the user's, a relative one starts at the file."""
+        home = self.environ.get("HOME")
+        return Path(home) / name[2:] if home and name.startswith("~/") else self.directory / name
+
     def substitute(self, written: str, path: str, line: int, *, secret: bool) -> str | None:
         """The text with its `${NAME}` replaced; None when a secret is missing and that is allowed. Raises Bad."""
         pieces: list[str] = []
@@ -100,7 +105,7 @@ class Notes:
     def secret_file(self, kind: Kind[str], name: str, path: str, line: int) -> Secret | None:
         """The secret that a file holds, without the white space around it; None when missing is allowed. Raises Bad."""
         try:
-            with (self.directory / name).open("rb") as handle:
+            with self.path(name).open("rb") as handle:
                 data = handle.read(MAX_SECRET_FILE + 1)
         except OSError as error:
             found = f"{quoted(name)}, which cannot be read ({(error.strerror or 'error').lower()})"

@@ -1,7 +1,7 @@
 """The reference page and the JSON Schema, both made from the file's shape so that they cannot drift from the reader.
 
-`python -m monitor.config.reference docs/configuration.md` writes the generated parts of the page anew; a test fails while
-they are stale.
+`python -m monitor.config.reference docs/configuration.md` writes the generated parts of the page anew; a test fails
+while they are stale.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def table(section: str) -> str:
 
 
 def _row(item: Field[Any]) -> str:
-    allowed = shape.form_of(item).allowed.replace("|", "\\|")
+    form = shape.form_of(item)
+    allowed = f"{form.allowed}; {form.bounds}" if isinstance(form, Kind) and form.bounds else form.allowed
     return f"| `{item.name}` | {_default(item)} | {item.metadata['help']} | {allowed} |"
 
 
