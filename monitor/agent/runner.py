@@ -1,0 +1,425 @@
+"""Runs every series at its slots: the only file that knows APScheduler.
+
+Hides timers. Each series is a job whose trigger asks the series' cursor for its next planned instant; what runs is
+decided by looking at our own clock, so that a timer that fires early, late or not at all cannot repeat or lose a
+slot. APScheduler compares with the machine's wall clock: a tick once a second notices when that clock (or sleep) has
+moved away from the loop's monotonic one, looks at every series and plans all jobs anew. No jitter, no catching up:
+of the slots slept through, the newest may run, a few become attempts with outcome `missed`, the rest is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+from apscheduler.executors.base import BaseExecutor
+from apscheduler.job import Job
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.triggers.base import BaseTrigger
+
+from monitor.agent.schedule import Cursor, Due, Walked, grid, microseconds
+from monitor.agent.spoolfile import SkippedSlots
+from monitor.clock import Clock, instant
+from monitor.model import Attempt, Failure, FailureKind, MissReason, Outcome, Series, Slot
+from monitor.timeline import Phase
+
+TICK_SECONDS = 1.0
+MOVED_NS = 20_000_000
+"""Wall and loop clock apart by more than 20 ms since the last plan: plan anew (slewing reaches it in half a minute)."""
+ABORT_SECONDS = 2.0
+
+SeriesKey = tuple[str, str, str]
+RunSlot = Callable[[Slot, Series], Awaitable[Attempt]]
+Record = Callable[[Attempt, Series], Awaitable[None]]
+log = structlog.get_logger("firsttoken.schedule")
+
+
+def key_of(series: Series) -> SeriesKey:
+    """(vantage, target, probe), by name."""
+    return (series.vantage.name, series.target.name, series.probe.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlets:
+    """Where the runner's results go. None of them may raise; the asynchronous ones are awaited by nobody's timer."""
+
+    record: Record  # every attempt, missed ones included
+    mark: Callable[[SeriesKey, Walked], Awaitable[None]]  # how far a series has come, to be kept on disk
+    skip: Callable[[SkippedSlots], Awaitable[None]]  # slots passed over without rows
+    lag: Callable[[float], None] = lambda seconds: None  # planned to started
+    release: Callable[[Series], Awaitable[None]] | None = None  # the series is no longer probed, or in another form
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a new plan changed, by number of series."""
+
+    added: int
+    removed: int
+    changed: int
+    kept: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One series under way."""
+
+    series: Series
+    cursor: Cursor
+    job: Job | None = None
+    attempt: asyncio.Task[None] | None = None
+    retired: list[Series] = field(default_factory=list)  # earlier forms, to be released when the attempt is over
+
+
+class SlotTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
+    """Gives APScheduler the next planned instant of a lane, in the machine's wall time."""
+
+    def __init__(self, lane: _Lane, clock: Clock) -> None:
+        self._lane = lane
+        self._clock = clock
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        """The first slot that is neither past nor decided on; always after `now`, so that nothing is caught up."""
+        ours = self._clock.now()
+        planned = instant(self._lane.cursor.next_us(microseconds(ours)) * 1_000)
+        apart = timedelta(milliseconds=round((now - ours) / timedelta(milliseconds=1)))  # 0 but for a clock handed in
+        return max(planned + apart, now + timedelta(microseconds=1))
+
+
+class LookExecutor(BaseExecutor):  # type: ignore[misc]
+    """Calls the job at once in the loop: it only looks at the clock and starts a task of our own."""
+
+    def submit_job(self, job: Job, run_times: list[datetime]) -> None:
+        """Look now; the planned instant comes from the cursor, not from the timer that fired."""
+        job.func(*job.args)
+
+    def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
+        self.submit_job(job, run_times)
+
+
+class Runner:
+    """Probes each series at its slots, from `start` to `stop`, in the running loop.
+
+    At most one attempt of a series at a time (`overlap`), `max_concurrent` in all and `per_provider` for each provider
+    named there (`capacity`, when none becomes free within the slot's grace). An attempt that raises is a defect of
+    ours and becomes a failed one of kind `internal`.
+    """
+
+    def __init__(
+        self,
+        run_slot: RunSlot,
+        outlets: Outlets,
+        *,
+        clock: Clock | None = None,
+        max_concurrent: int = 50,
+        per_provider: Mapping[str, int] | None = None,
+    ) -> None:
+        self._run_slot = run_slot
+        self._out = outlets
+        self._clock = clock or Clock()
+        self._lanes: dict[SeriesKey, _Lane] = {}
+        self._walked: dict[SeriesKey, Walked] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()  # of these, those without a place yet
+        self._errands: set[asyncio.Task[None]] = set()  # recording, marking, releasing
+        self._scheduler = AsyncIOScheduler(timezone="UTC", executors={"default": LookExecutor()})
+        self._tick: asyncio.Task[None] | None = None
+        self._apart_ns = 0
+        self._paused = False
+        self._stopping = False
+        self.missed: Counter[MissReason] = Counter()
+        self.started = 0
+        self._caps: tuple[int, Mapping[str, int]] | None = None
+        self.limit(max_concurrent, per_provider or {})
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self, walked: Mapping[SeriesKey, Walked] | None = None) -> None:
+        """Begin, with what earlier processes decided on. Series come by `replace`, before or after."""
+        self._walked = dict(walked or {})
+        for lane in self._lanes.values():
+            lane.cursor = Cursor.resume(lane.cursor.grid, self._walked.get(key_of(lane.series)), self._now_us())
+        self._apart_ns = self._apart()
+        self._scheduler.start()
+        for lane in self._lanes.values():
+            self._plan(lane)
+        self._tick = asyncio.create_task(self._keep_ticking(), name="scheduler tick")
+
+    def replace(self, series: Iterable[Series], vantage_names: Sequence[str]) -> Changes:
+        """Take over a new set of series. Those whose grid is the same lose and repeat no slot; others start anew."""
+        wanted = {key_of(one): one for one in series}
+        gone = [key for key in self._lanes if key not in wanted]
+        counts: Counter[str] = Counter(removed=len(gone))
+        for key in gone:
+            self._drop(self._lanes.pop(key))
+        for key, one in wanted.items():
+            counts[self._adopt(key, one, vantage_names)] += 1
+        return Changes(counts["added"], counts["removed"], counts["changed"], counts["kept"])
+
+    def limit(self, max_concurrent: int, per_provider: Mapping[str, int]) -> None:
+        """New concurrency caps; attempts under way count against the old ones to their end."""
+        if self._caps == (max_concurrent, per_provider):
+            return
+        self._caps = (max_concurrent, dict(per_provider))
+        self._overall = asyncio.Semaphore(max(1, max_concurrent))
+        self._providers = {name: asyncio.Semaphore(max(1, cap)) for name, cap in per_provider.items()}
+
+    def pause(self) -> None:
+        """Until `resume`, slots become `missed` with the reason `paused`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Probe again."""
+        self._paused = False
+
+    async def stop(self, drain_seconds: float = 10.0) -> None:
+        """No new attempts; those under way get `drain_seconds`, then are aborted.
+
+        What was owed meanwhile, or was cut off, is `missed` with the reason `shutdown`. May be called again.
+        """
+        self._stopping = True
+        if self._tick is not None:
+            self._tick.cancel()
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+        for task in list(self._waiting):
+            task.cancel()
+        await self._settle(self._attempts, drain_seconds)
+        for task in list(self._attempts):
+            task.cancel()
+        await self._settle(self._attempts, ABORT_SECONDS)
+        for lane in self._lanes.values():
+            self.look(lane)
+        await self._settle(self._errands, drain_seconds)
+
+    @staticmethod
+    async def _settle(tasks: set[asyncio.Task[None]], seconds: float) -> None:
+        """Wait until a set of tasks that empties itself is empty, but no longer than `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while tasks:
+                    await asyncio.wait(list(tasks))
+
+    # ------------------------------------------------------------------------------------------------ facts
+
+    @property
+    def running(self) -> int:
+        """Attempts under way or waiting for a free place."""
+        return sum(lane.attempt is not None for lane in self._lanes.values())
+
+    @property
+    def series(self) -> list[Series]:
+        """What is probed now."""
+        return [lane.series for lane in list(self._lanes.values())]
+
+    def next_slot(self, series: Series) -> datetime | None:
+        """When a series is due next; None when it is not probed. May be called from any thread."""
+        lane = self._lanes.get(key_of(series))
+        return None if lane is None else instant(lane.cursor.next_us(self._now_us()) * 1_000)
+
+    # ------------------------------------------------------------------------------------------------ planning
+
+    def _adopt(self, key: SeriesKey, series: Series, vantage_names: Sequence[str]) -> str:
+        lattice, lane = grid(series, vantage_names), self._lanes.get(key)
+        if lane is None:
+            cursor = Cursor.resume(lattice, self._walked.get(key), self._now_us())
+            lane = self._lanes[key] = _Lane(series, cursor)
+            self._plan(lane)
+            return "added"
+        if lane.series == series and lane.cursor.grid == lattice:
+            return "kept"
+        if lane.series != series:
+            self._retire(lane, lane.series)
+            lane.series = series
+        if lane.cursor.grid != lattice:
+            lane.cursor = Cursor.resume(lattice, lane.cursor.walked, self._now_us())
+            self._plan(lane)
+        return "changed"
+
+    def _drop(self, lane: _Lane) -> None:
+        self._walked[key_of(lane.series)] = lane.cursor.walked
+        if lane.job is not None:
+            lane.job.remove()
+        self._retire(lane, lane.series)
+
+    def _retire(self, lane: _Lane, series: Series) -> None:
+        """Release what is kept for a series, once no attempt uses it."""
+        lane.retired.append(series)
+        if lane.attempt is None:
+            self._spawn(self._release(lane), self._errands)
+
+    def _plan(self, lane: _Lane) -> None:
+        if not self._scheduler.running:
+            return
+        if lane.job is not None:
+            lane.job.reschedule(SlotTrigger(lane, self._clock))
+            return
+        lane.job = self._scheduler.add_job(
+            self.look, SlotTrigger(lane, self._clock), (lane,), coalesce=True, misfire_grace_time=None
+        )
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self.reconsider()
+            except Exception:
+                log.exception("the schedule could not be planned anew; this is a defect of First Token")
+
+    def reconsider(self) -> None:
+        """Plan everything anew if the clocks have moved apart: after sleep, a step, or half a minute of slewing."""
+        apart = self._apart()
+        moved_ns = apart - self._apart_ns
+        if abs(moved_ns) <= MOVED_NS:
+            return
+        self._apart_ns = apart
+        before = sum(self.missed.values())
+        for lane in list(self._lanes.values()):
+            self.look(lane)
+            self._plan(lane)
+        if abs(moved_ns) > 1_000_000_000:
+            missed = sum(self.missed.values()) - before
+            log.warning("the clock stepped or the machine slept", seconds=round(moved_ns / 1e9, 3), missed_slots=missed)
+
+    def _apart(self) -> int:
+        """Wall clock minus the loop's clock; only its changes mean anything."""
+        return self._clock.wall_ns() - round(asyncio.get_running_loop().time() * 1e9)
+
+    # ------------------------------------------------------------------------------------------------ slots
+
+    def look(self, lane: _Lane) -> None:
+        """Decide on all slots of a lane up to now, and start the one that runs."""
+        before = lane.cursor
+        lane.cursor, due = before.look(self._now_us())
+        if lane.cursor == before:
+            return
+        self._spawn(self._out.mark(key_of(lane.series), lane.cursor.walked), self._errands)
+        self._note_late(lane, due)
+        if due.run is not None:
+            self._begin(lane, due.run)
+
+    def _note_late(self, lane: _Lane, due: Due) -> None:
+        reason = MissReason.SHUTDOWN if self._stopping else MissReason.LATE
+        for slot in due.late:
+            self._miss(lane.series, slot, reason)
+        if due.skipped and due.skipped_from and due.skipped_to:
+            self.missed[reason] += due.skipped
+            first, last = due.skipped_from.isoformat(), due.skipped_to.isoformat()
+            gap = SkippedSlots(
+                series=key_of(lane.series), first_at=first, last_at=last, slots=due.skipped, reason=reason
+            )
+            self._spawn(self._out.skip(gap), self._errands)
+
+    def _begin(self, lane: _Lane, slot: Slot) -> None:
+        if self._stopping:
+            self._miss(lane.series, slot, MissReason.SHUTDOWN)
+        elif self._paused:
+            self._miss(lane.series, slot, MissReason.PAUSED)
+        elif lane.attempt is not None:
+            self._miss(lane.series, slot, MissReason.OVERLAP)
+        else:
+            lane.attempt = self._spawn(self._perform(lane, slot, lane.series), self._attempts)
+
+    async def _perform(self, lane: _Lane, slot: Slot, series: Series) -> None:
+        try:
+            attempt = await self._attempt(lane, slot, series)
+        except asyncio.CancelledError:
+            self._miss(series, slot, MissReason.SHUTDOWN)
+            raise
+        finally:
+            lane.attempt = None
+            self._spawn(self._release(lane), self._errands)
+        self._spawn(self._out.record(attempt, series), self._errands)
+
+    async def _attempt(self, lane: _Lane, slot: Slot, series: Series) -> Attempt:
+        async with self._admitted(series.target.provider, lane.cursor.grid.grace_us / 1e6) as admitted:
+            if not admitted or self._stopping:
+                reason = MissReason.SHUTDOWN if self._stopping else MissReason.CAPACITY
+                self.missed[reason] += 1
+                return self._missed(series, slot, reason)
+            self.started += 1
+            self._out.lag((self._clock.now() - slot.scheduled_at).total_seconds())
+            try:
+                return await self._run_slot(slot, series)
+            except Exception as error:
+                log.exception("an attempt broke; this is a defect of First Token", target=series.target.name)
+                return self._broken(series, slot, error)
+
+    @asynccontextmanager
+    async def _admitted(self, provider: str, patience_seconds: float) -> AsyncIterator[bool]:
+        """Wait for a place overall and at the provider, but not beyond the slot's grace: gives whether there is one."""
+        async with AsyncExitStack() as places:
+            admitted, task = True, asyncio.current_task()
+            self._waiting.add(task)  # type: ignore[arg-type]  # always within a task
+            try:
+                async with asyncio.timeout(patience_seconds):
+                    for semaphore in filter(None, (self._providers.get(provider), self._overall)):
+                        await places.enter_async_context(semaphore)
+            except TimeoutError:
+                admitted = False
+            finally:
+                self._waiting.discard(task)
+            yield admitted
+
+    async def _release(self, lane: _Lane) -> None:
+        retired, lane.retired = lane.retired, []
+        for series in retired:
+            if self._out.release is not None:
+                with suppress(Exception):
+                    await self._out.release(series)
+
+    def _miss(self, series: Series, slot: Slot, reason: MissReason) -> None:
+        self.missed[reason] += 1
+        self._spawn(self._out.record(self._missed(series, slot, reason), series), self._errands)
+
+    def _missed(self, series: Series, slot: Slot, reason: MissReason) -> Attempt:
+        return self._record(series, slot, Outcome.MISSED, missed=reason)
+
+    def _broken(self, series: Series, slot: Slot, error: Exception) -> Attempt:
+        text = f"First Token itself failed ({type(error).__name__}); the log has the details"
+        failure = Failure(kind=FailureKind.INTERNAL, phase=Phase.RESOLVE, text=text)
+        return self._record(series, slot, Outcome.FAILED, failure=failure)
+
+    def _record(
+        self,
+        series: Series,
+        slot: Slot,
+        outcome: Outcome,
+        *,
+        missed: MissReason | None = None,
+        failure: Failure | None = None,
+    ) -> Attempt:
+        return Attempt(
+            vantage=slot.vantage,
+            target=slot.target,
+            probe=slot.probe,
+            probe_version=series.probe.version,
+            scheduled_at=slot.scheduled_at,
+            started_at=self._clock.now(),
+            outcome=outcome,
+            missed=missed,
+            failure=failure,
+        )
+
+    @staticmethod
+    def _spawn(work: Awaitable[None], group: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        """A task that its group keeps alive until it is done, and whose defects are logged."""
+        task = asyncio.ensure_future(_guarded(work))
+        group.add(task)
+        task.add_done_callback(group.discard)
+        return task
+
+    def _now_us(self) -> int:
+        return self._clock.wall_ns() // 1_000
+
+
+async def _guarded(work: Awaitable[None]) -> None:
+    try:
+        await work
+    except Exception:
+        log.exception("an attempt could not be recorded; this is a defect of First Token")
