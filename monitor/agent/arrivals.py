@@ -1,0 +1,238 @@
+"""When bytes arrived, and how sure that is: kernel stamps, TCP_INFO, and what the event loop was doing meanwhile.
+
+The kernel stamps the last segment of a read and merges segments that wait, so a read that came late may hold
+bytes older than its stamp says. `Arrival.spread_ns` bounds by how much, from three facts: the kernel's count of
+data segments (one segment: exact), the moment at which the loop last saw the socket empty, and the time the
+thread waited for a processor. Where the system gives no stamps, the moment of the read serves instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from monitor.clock import NS, Clock
+from monitor.model import TcpFacts
+
+SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)
+TCP_INFO = getattr(socket, "TCP_INFO", None)
+READ_BYTES = 64 * 1024
+GIL_SLACK_NS = 500_000
+"""What another Python thread may delay the return from a poll without the kernel knowing (our switch interval)."""
+NOTICED_BUSY_NS = 5_000_000
+"""Turns of the loop longer than this are remembered, for `Polls.worst_between`."""
+_TIMESPEC = struct.Struct("@qq")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One read of a socket. Times are monotonic nanoseconds."""
+
+    data: bytes
+    at_ns: int  # when the last segment of it arrived
+    spread_ns: int  # the first segment of it came at most this long before `at_ns`
+    lag_ns: int  # from `at_ns` to the read
+    stamped: bool  # by the kernel
+    step_ns: int  # how far the wall clock stands from where the socket's opening found it
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What TCP_INFO says about a socket at one moment (struct tcp_info of linux/tcp.h)."""
+
+    data_in: int
+    bytes_in: int
+    receive_mss: int
+    facts: TcpFacts
+
+    @classmethod
+    def of(cls, sock: socket.socket) -> Segments | None:
+        """None where the system has no TCP_INFO or an older, shorter one."""
+        if TCP_INFO is None or not hasattr(socket, "TCP_INFO") or os.name != "posix" or not _IS_LINUX:
+            return None
+        try:
+            raw = sock.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 256)
+        except OSError:
+            return None
+        if len(raw) < _TCP_INFO_BYTES:
+            return None
+        receive_mss, rtt, total_retransmits = (_U32.unpack_from(raw, at)[0] for at in (20, 68, 100))
+        (bytes_in,) = _U64.unpack_from(raw, 128)
+        min_rtt, data_in, out_of_order = (_U32.unpack_from(raw, at)[0] for at in (148, 152, 224))
+        facts = TcpFacts(
+            min_rtt=None if min_rtt in (0, 0xFFFFFFFF) else min_rtt / 1e6,
+            rtt=rtt / 1e6 if rtt else None,
+            retransmits=total_retransmits,
+            out_of_order=out_of_order,
+        )
+        return cls(data_in, bytes_in, receive_mss, facts)
+
+
+_IS_LINUX = os.uname().sysname == "Linux" if hasattr(os, "uname") else False
+_TCP_INFO_BYTES = 228  # up to tcpi_rcv_ooopack (Linux 5.4)
+_U32 = struct.Struct("=I")
+_U64 = struct.Struct("=Q")
+_COUNTS = struct.Struct("=20x I 104x Q 16x I")  # tcpi_rcv_mss, tcpi_bytes_received, tcpi_data_segs_in
+
+
+class Polls(selectors.DefaultSelector):
+    """A selector that remembers when it last found a socket empty, and how long the loop ran between polls."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._now = (clock or Clock()).monotonic_ns
+        self._schedstat = _SchedStat()
+        self.empty_since_ns = self.returned_ns = self._now()
+        self._long_turns: deque[tuple[int, int]] = deque(maxlen=4096)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Poll in two steps, so that it is known whether anything was ready before we slept."""
+        entered = self._now()
+        if entered - self.returned_ns >= NOTICED_BUSY_NS:
+            self._long_turns.append((entered, entered - self.returned_ns))
+        events = super().select(0)
+        if events or (timeout is not None and timeout <= 0):
+            self.empty_since_ns = self.returned_ns
+        else:
+            waited_before = self._schedstat.waited_ns()
+            events = super().select(timeout)
+            waited = self._schedstat.waited_ns() - waited_before
+            self.empty_since_ns = max(entered, self._now() - waited - GIL_SLACK_NS)
+        self.returned_ns = self._now()
+        return events
+
+    def worst_between(self, begin_ns: int, end_ns: int) -> int:
+        """The longest turn of the loop that overlaps the interval, ns; 0 when none exceeded `NOTICED_BUSY_NS`."""
+        overlapping = (length for ended, length in self._long_turns if ended >= begin_ns and ended - length <= end_ns)
+        return max(overlapping, default=0)
+
+
+class _SchedStat:
+    """How long this thread has waited for a processor: /proc/thread-self/schedstat, second field, ns."""
+
+    def __init__(self) -> None:
+        self._fd: int | None = None
+        self._thread: int | None = None
+
+    def waited_ns(self) -> int:
+        """0 where the system does not say: the wake-up is then taken as immediate."""
+        try:
+            if self._fd is None:
+                self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            return int(os.pread(self._fd, 96, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            return 0
+
+
+class WatchedLoop(asyncio.SelectorEventLoop):
+    """The event loop that measurements run in: an ordinary one whose polls are watched."""
+
+    def __init__(self) -> None:
+        self.polls = Polls()
+        super().__init__(self.polls)
+
+
+def running_polls() -> Polls | None:
+    """The watched polls of the running loop; None in a loop that is not a `WatchedLoop`."""
+    return getattr(asyncio.get_running_loop(), "polls", None)
+
+
+class ArrivalReader:
+    """Reads one socket and says when what it read arrived. Not thread-safe; one per connection."""
+
+    def __init__(self, sock: socket.socket, clock: Clock, *, kernel_stamps: bool = True) -> None:
+        self._sock = sock
+        self._clock = clock
+        self._kernel = kernel_stamps and enable_kernel_stamps(sock)
+        self._polls = running_polls()
+        self._opened_offset_ns = clock.offset_ns()
+        self._drained_ns = clock.monotonic_ns()
+        self._segments_read = 0
+        self._bytes_read = 0
+
+    def read(self) -> Arrival:
+        """One non-blocking read; data b"" at the end of the stream. Raises BlockingIOError and OSError as recvmsg does."""
+        data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
+        now, offset = self._now_and_offset()
+        stamp = _stamp_ns(ancillary) if self._kernel else None
+        at = now if stamp is None else min(now, stamp - offset)
+        self._bytes_read += len(data)
+        spread = self._spread_ns(at, len(data), stamp is not None)
+        self._drained_ns = now
+        return Arrival(data, at, spread, now - at, stamp is not None, offset - self._opened_offset_ns)
+
+    def _now_and_offset(self) -> tuple[int, int]:
+        before = self._clock.monotonic_ns()
+        wall = self._clock.wall_ns()
+        now = self._clock.monotonic_ns()
+        if now - before > 20_000:  # interrupted between the readings
+            return self._clock.monotonic_ns(), self._clock.offset_ns()
+        return now, wall - (before + now) // 2
+
+    def _spread_ns(self, at_ns: int, size: int, stamped: bool) -> int:
+        counts = self._count()
+        if counts is not None:
+            segments, receive_mss, drained = counts
+            one_write = segments <= 1 or size >= (segments - 1) * receive_mss
+            if stamped and one_write and drained:
+                return 0
+        seen_empty = self._drained_ns
+        if self._polls is not None:
+            seen_empty = max(seen_empty, self._polls.empty_since_ns)
+        return max(0, at_ns - seen_empty)
+
+    def _count(self) -> tuple[int, int, bool] | None:
+        """Data segments since the last read, the receive MSS, and whether nothing more waits in the kernel."""
+        if not _IS_LINUX:
+            return None
+        try:
+            raw = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
+            receive_mss, bytes_in, data_in = _COUNTS.unpack_from(raw)
+        except (OSError, struct.error):
+            return None
+        segments = data_in - self._segments_read
+        self._segments_read = data_in
+        return segments, receive_mss, bytes_in <= self._bytes_read + 1  # a FIN counts one
+
+
+def enable_kernel_stamps(sock: socket.socket) -> bool:
+    """Ask for arrival stamps; False where the system has none."""
+    if not _IS_LINUX:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def stamping() -> Iterator[None]:
+    """Keep the kernel's stamping switched on meanwhile: it starts a little after the first socket asks for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anchor:
+        enable_kernel_stamps(anchor)
+        yield
+
+
+def _stamp_ns(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
+            whole, rest = _TIMESPEC.unpack_from(data)
+            return int(whole * NS + rest)
+    return None
+
+
+def edge_of(headers: Mapping[str, str]) -> str | None:
+    """The edge location code that a CDN's header names: `cf-ray: 8c1f...-LHR`, `x-amz-cf-pop: JFK50-P1`."""
+    ray = headers.get("cf-ray", "")
+    if "-" in ray:
+        return ray.rpartition("-")[2][:16] or None
+    return headers.get("x-amz-cf-pop", "")[:16] or None

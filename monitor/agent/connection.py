@@ -1,0 +1,416 @@
+"""One connection of an attempt: a non-blocking socket, plain or TLS, whose reads are stamped.
+
+A socket is read the moment the loop sees it readable; what was read waits, stamped, until its attempt comes round.
+A few attempts go on in each turn of the loop, so that no amount of decoding keeps other sockets waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpcore
+
+from monitor.agent.arrivals import Arrival, ArrivalReader, Segments
+from monitor.clock import Clock
+from monitor.model import TcpFacts
+from monitor.timeline import Mark
+
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+"""What a socket may hold read but not yet decoded; beyond it the peer waits, as TCP intends."""
+WAKES_PER_TURN = 4
+COALESCED_ABOVE_NS = 1_000_000
+"""A read whose first segment may be older than its stamp by more than this is `coalesced`."""
+
+
+@dataclass(slots=True)
+class Tape:
+    """What the road of one attempt leaves behind: marks (absolute monotonic ns), reads, and the connection's facts."""
+
+    clock: Clock
+    on_mark: Callable[[Mark], None] | None = None
+    marks: dict[Mark, int] = field(default_factory=dict)
+    reads: int = 0
+    worst_lag_ns: int = 0
+    worst_step_ns: int = 0
+    unstamped: int = 0
+    coalesced: int = 0
+    connection: Connection | None = None
+    last_write_began_ns: int | None = None
+    last_write_ns: int | None = None
+    h2_stream: int | None = None
+
+    def mark(self, mark: Mark, at_ns: int | None = None) -> None:
+        """Set a mark once; later calls for it change nothing."""
+        if mark not in self.marks:
+            self.marks[mark] = self.clock.monotonic_ns() if at_ns is None else at_ns
+            if self.on_mark is not None:
+                self.on_mark(mark)
+
+    def begins(self, arrived_ns: int) -> None:
+        """The response begins: HEADERS. If it came before our last write returned, that write had done its work earlier."""
+        if arrived_ns < self.marks[Mark.SEND_END] and self.last_write_began_ns is not None:
+            self.marks[Mark.SEND_END] = min(arrived_ns, self.last_write_began_ns)
+        self.mark(Mark.HEADERS, arrived_ns)
+
+    def saw(self, arrival: Arrival) -> None:
+        """Count one read of the response; what comes before it, a TLS handshake, has no tokens to merge."""
+        if Mark.SEND_END not in self.marks:
+            return
+        self.reads += 1
+        self.worst_lag_ns = max(self.worst_lag_ns, arrival.lag_ns)
+        self.worst_step_ns = max(self.worst_step_ns, abs(arrival.step_ns))
+        self.unstamped += not arrival.stamped
+        self.coalesced += arrival.spread_ns > COALESCED_ABOVE_NS
+
+
+current_tape: contextvars.ContextVar[Tape] = contextvars.ContextVar("current_tape")
+
+
+class Turnstile:
+    """Lets a few waiting readers go on per turn of the loop; between turns, sockets are drained."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._open = False
+
+    def wake(self, reader: asyncio.Future[None]) -> None:
+        self._waiting.append(reader)
+        if not self._open:
+            self._open = True
+            self._loop.call_soon(self._release)
+
+    def _release(self) -> None:
+        released = 0
+        while self._waiting and released < WAKES_PER_TURN:
+            reader = self._waiting.popleft()
+            if not reader.done():
+                reader.set_result(None)
+                released += 1
+        if self._waiting:
+            self._loop.call_soon(self._release)
+        else:
+            self._open = False
+
+
+class FrameWalker:
+    """Follows the frames of an HTTP/2 connection from its first byte (RFC 9113, 4.1), only to see responses begin."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._payload_left = 0
+
+    def headers_begun(self, data: bytes) -> list[int]:
+        """The streams whose HEADERS frame begins in this piece of the stream."""
+        begun, at = [], 0
+        while at < len(data):
+            skipped = min(self._payload_left, len(data) - at)
+            self._payload_left -= skipped
+            at += skipped
+            if at == len(data):
+                break
+            taken = data[at : at + 9 - len(self._head)]
+            self._head += taken
+            at += len(taken)
+            if len(self._head) == 9:
+                self._payload_left = int.from_bytes(self._head[:3])
+                if self._head[3] == 0x1:
+                    begun.append(int.from_bytes(self._head[5:9]) & 0x7FFFFFFF)
+                self._head = b""
+        return begun
+
+
+class Connection(httpcore.AsyncNetworkStream):
+    """A connected socket, plain or TLS: reads carry the arrival they came with."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        clock: Clock,
+        turnstile: Turnstile,
+        *,
+        http2: bool,
+        kernel_stamps: bool,
+        proxied: bool,
+    ) -> None:
+        self._sock = sock
+        self._clock = clock
+        self._turnstile = turnstile
+        self._http2 = http2
+        self._loop = asyncio.get_running_loop()
+        self._reader = ArrivalReader(sock, clock, kernel_stamps=kernel_stamps)
+        self._arrivals: deque[Arrival] = deque()
+        self._waiting_bytes = 0
+        self._error: OSError | None = None
+        self._ended = False
+        self._paused = False
+        self._closed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._tls: ssl.SSLObject | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._peeked = b""
+        self._frames = FrameWalker()
+        self.proxied = proxied
+        self.last_arrival: Arrival | None = None
+        self.remote = _address_text(sock)
+        self.family = "ipv6" if sock.family == socket.AF_INET6 else "ipv4"
+        self._loop.add_reader(sock.fileno(), self._on_readable)
+
+    # Reading: drained at once, handed on in turn.
+
+    def _on_readable(self) -> None:
+        try:
+            arrival = self._reader.read()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._error = error
+            self._stop_reading()
+        else:
+            if arrival.data:
+                self._waiting_bytes += len(arrival.data)
+                if self._waiting_bytes > MAX_WAITING_BYTES:
+                    self._paused = True
+                    self._loop.remove_reader(self._sock.fileno())
+            else:
+                self._ended = True
+                self._stop_reading()
+            self._arrivals.append(arrival)
+        if self._waiter is not None:
+            self._turnstile.wake(self._waiter)
+            self._waiter = None
+
+    def _stop_reading(self) -> None:
+        if not self._closed:
+            self._loop.remove_reader(self._sock.fileno())
+
+    async def _next_arrival(self) -> bytes:
+        """The next stamped piece of the raw stream; b"" at its end. Raises OSError when the connection broke."""
+        while not self._arrivals:
+            if self._error is not None:
+                raise self._error
+            if self._ended or self._closed:
+                return b""
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._take()
+
+    def _take(self) -> bytes:
+        arrival = self._arrivals.popleft()
+        self._waiting_bytes -= len(arrival.data)
+        if self._paused and self._waiting_bytes < MAX_WAITING_BYTES // 2:
+            self._paused = False
+            self._loop.add_reader(self._sock.fileno(), self._on_readable)
+        if arrival.data:
+            self.last_arrival = arrival
+            tape = current_tape.get(None)
+            if tape is not None:
+                tape.saw(arrival)
+        return arrival.data
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Plaintext as it comes; `last_arrival` is the arrival that completed it. Deadlines are the attempt's own."""
+        data = await self._read(max_bytes)
+        if data:
+            self._note_headers(data)
+        return data
+
+    async def _read(self, max_bytes: int) -> bytes:
+        if self._peeked:
+            data, self._peeked = self._peeked[:max_bytes], self._peeked[max_bytes:]
+            return data
+        if self._tls is None:
+            data = await self._next_arrival()
+            if len(data) > max_bytes:
+                self._peeked = data[max_bytes:]
+            return data[:max_bytes]
+        while True:
+            plain = self._decrypt(max_bytes)
+            if plain is not None:
+                return plain
+            await self._flush()
+            self._feed(await self._next_arrival())
+
+    def _feed(self, raw: bytes) -> None:
+        if raw:
+            self._incoming.write(raw)
+        else:
+            self._incoming.write_eof()
+
+    def _decrypt(self, max_bytes: int) -> bytes | None:
+        """What TLS yields without waiting: None when it wants more, b"" at the end."""
+        assert self._tls is not None
+        try:
+            return self._tls.read(max_bytes)
+        except ssl.SSLWantReadError:
+            return None
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+    def _note_headers(self, plain: bytes) -> None:
+        """Mark HEADERS at the read that begins this response: on HTTP/2 its HEADERS frame, not a control frame."""
+        streams = self._frames.headers_begun(plain) if self._speaks_http2 else None
+        tape = current_tape.get(None)
+        if tape is None or self.last_arrival is None or Mark.SEND_END not in tape.marks:
+            return
+        interim = plain.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1"))  # 100 Continue and kin are not this response
+        if (streams is None and not interim) or (streams and tape.h2_stream in streams):
+            tape.begins(self.last_arrival.at_ns)
+
+    @property
+    def _speaks_http2(self) -> bool:
+        return self._http2 and (self._tls is None or self.alpn == "h2")
+
+    # Writing.
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send everything; the tape keeps when the last piece was handed to the kernel."""
+        if not buffer:
+            return
+        try:
+            if self._tls is None:
+                await self._send(buffer)
+            else:
+                self._tls.write(buffer)
+                await self._flush()
+        except OSError as error:
+            raise httpcore.WriteError(error) from error
+
+    async def _flush(self) -> None:
+        pending = self._outgoing.read()
+        if pending:
+            await self._send(pending)
+
+    async def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            began_ns = self._clock.monotonic_ns()
+            try:
+                sent = self._sock.send(view)
+            except (BlockingIOError, InterruptedError):
+                await writable(self._sock, self._clock)
+                continue
+            tape = current_tape.get(None)
+            if tape is not None:
+                tape.last_write_began_ns, tape.last_write_ns = began_ns, self._clock.monotonic_ns()
+            view = view[sent:]
+
+    # TLS.
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> Connection:
+        """The handshake, marked; httpcore asks for it right after connecting."""
+        tape = current_tape.get()
+        if self._http2:
+            ssl_context.set_alpn_protocols(["h2", "http/1.1"])
+        self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        if self._peeked:
+            self._feed(self._peeked)
+            self._peeked = b""
+        tape.mark(Mark.TLS_START)
+        try:
+            await self._handshake()
+        except BaseException:
+            await self.aclose()
+            raise
+        tape.mark(Mark.TLS_END)
+        return self
+
+    async def _handshake(self) -> None:
+        assert self._tls is not None
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                self._feed(await self._next_arrival())
+            except ssl.SSLError:
+                with suppress(OSError):
+                    await self._flush()  # the alert tells the peer why
+                raise
+            else:
+                await self._flush()
+                return
+
+    # Facts.
+
+    def get_extra_info(self, info: str) -> Any:
+        """What httpcore asks for: `ssl_object`, `is_readable`, addresses, `socket`."""
+        if info == "ssl_object":
+            return self._tls
+        if info == "is_readable":
+            return self._has_something()
+        if info == "socket":
+            return self._sock
+        return None
+
+    def _has_something(self) -> bool:
+        """Whether an idle connection was closed or spoken on by the peer; TLS tickets do not count."""
+        if self._tls is None or self._peeked:
+            return bool(self._peeked or self._arrivals or self._ended or self._error)
+        while self._arrivals:
+            self._feed(self._take())
+        plain = self._decrypt(16_384)
+        self._peeked = plain or b""
+        return plain is not None or self._ended or self._error is not None
+
+    @property
+    def tls_version(self) -> str | None:
+        return self._tls.version() if self._tls else None
+
+    @property
+    def alpn(self) -> str | None:
+        return self._tls.selected_alpn_protocol() if self._tls else None
+
+    @property
+    def certificate_expires_at(self) -> datetime | None:
+        """notAfter of the verified leaf certificate."""
+        certificate = self._tls.getpeercert() if self._tls else None
+        if not certificate or "notAfter" not in certificate:
+            return None
+        return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
+
+    def tcp_facts(self) -> TcpFacts:
+        """TCP_INFO now; empty through a proxy (it would describe the road to the proxy) and where there is none."""
+        segments = None if self.proxied or self._closed else Segments.of(self._sock)
+        return segments.facts if segments else TcpFacts()
+
+    async def aclose(self) -> None:
+        """Close at once; no TLS goodbye, nobody waits for it."""
+        if not self._closed:
+            self._stop_reading()
+            self._closed = True
+            self._sock.close()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+
+async def writable(sock: socket.socket, clock: Clock) -> int:
+    """Wait until the socket can be written to; when the loop saw that it can (monotonic ns)."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[int] = loop.create_future()
+    loop.add_writer(sock.fileno(), lambda: None if ready.done() else ready.set_result(clock.monotonic_ns()))
+    try:
+        return await ready
+    finally:
+        if sock.fileno() >= 0:
+            loop.remove_writer(sock.fileno())
+
+
+def _address_text(sock: socket.socket) -> str:
+    host, port = sock.getpeername()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,524 @@
+"""One attempt, from the first mark to the record: the measuring core.
+
+`Prober.run` asks a target once and returns what happened as an `Attempt`; a target's fault is data, never an
+exception. It keeps one lane per series that reuses its connection, and opens a fresh one for every other attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from monitor.agent import failures, validity
+from monitor.agent.arrivals import Arrival, edge_of, stamping
+from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
+from monitor.agent.dialects import DIALECTS, Decoder, Dialect, header_timings
+from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
+from monitor.agent.transport import Lane, Response, Roads
+from monitor.clock import NS, Clock
+from monitor.model import (
+    Attempt,
+    ConnectionPolicy,
+    DialectName,
+    Failure,
+    FailureKind,
+    HttpFacts,
+    Outcome,
+    Probe,
+    Purpose,
+    Secret,
+    Series,
+    Slot,
+    Target,
+    TcpFacts,
+    Vantage,
+)
+from monitor.timeline import Mark, Phase, Timeline, gaps
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BODY_BYTES = 64 * 1024
+MAX_DRAINED_BYTES = 1024 * 1024
+MAX_TOKEN_ARRIVALS = 100_000
+DRAIN_SECONDS = 1.0
+"""How long the end of the body may follow the dialect's end marker before we hang up."""
+CONTROL_SECONDS = 10.0
+
+_CONTROL_MARKS = {
+    Mark.SEND_START: Mark.CONTROL_START,
+    Mark.SEND_END: Mark.CONTROL_SENT,
+    Mark.HEADERS: Mark.CONTROL_HEADERS,
+}
+
+
+class BodyTooLarge(Exception):
+    """The body passed its bound."""
+
+
+class UnknownEncoding(Exception):
+    """The server compressed its answer in a way that was not asked for and is not known."""
+
+
+class Prober:
+    """Sends attempts and records them. Make it in the loop that it is used in; `start` before, `close` after."""
+
+    def __init__(self, clock: Clock, *, max_concurrent: int = 64, kernel_stamps: bool = True) -> None:
+        self._clock = clock
+        self._roads = Roads(clock, max_concurrent=max_concurrent, kernel_stamps=kernel_stamps)
+        self._kept: dict[tuple[str, str, str], Lane] = {}
+        self._cgroup = validity.CpuThrottling()
+        self._open = ExitStack()
+        self._warm = False
+
+    async def start(self) -> None:
+        """Switch kernel stamps on and run the whole path once against ourselves, so that no real attempt pays for it."""
+        self._open.enter_context(stamping())
+        self._roads.trust()
+        with suppress(Exception):  # without it the first attempt is marked as the warm-up, which is the truth then
+            await _warm_up(self)
+
+    def now(self) -> datetime:
+        """The prober's wall clock, UTC."""
+        return self._clock.now()
+
+    async def run(
+        self, slot: Slot, series: Series, *, try_number: int = 0, purpose: Purpose = Purpose.SCHEDULED
+    ) -> Attempt:
+        """Make one attempt at a slot. Raises nothing for a target's fault; cancellation passes through."""
+        try:
+            lane = self._lane(series)  # before the clock starts: it may read certificates
+        except OSError as error:
+            run = _Run(self._clock, series, self._cgroup)
+            run.fail(FailureKind.INTERNAL, f"ca_file cannot be used: {error}")
+            return run.record(slot, try_number, purpose, warm=self._warm)
+        run = _Run(self._clock, series, self._cgroup)
+        try:
+            await run.exchange(self._roads, lane)
+        finally:
+            if series.probe.connection is ConnectionPolicy.FRESH or run.failure is not None:
+                await self._drop(series, lane)
+        attempt = run.record(slot, try_number, purpose, warm=self._warm)
+        self._warm = True
+        return attempt
+
+    def _lane(self, series: Series) -> Lane:
+        if series.probe.connection is ConnectionPolicy.FRESH:
+            return self._open_lane(series)
+        key = _key(series)
+        if key not in self._kept:
+            self._kept[key] = self._open_lane(series)
+        return self._kept[key]
+
+    def _open_lane(self, series: Series) -> Lane:
+        target = series.target
+        return self._roads.lane(
+            target.url,
+            http_version=target.http_version,
+            family=target.address_family,
+            proxy=series.vantage.proxy,
+            ca_file=target.ca_file,
+        )
+
+    async def _drop(self, series: Series, lane: Lane) -> None:
+        self._kept.pop(_key(series), None)
+        await lane.aclose()
+
+    async def release(self, series: Series) -> None:
+        """Close the connection that a reusing series keeps, if any: it is no longer probed."""
+        lane = self._kept.pop(_key(series), None)
+        if lane is not None:
+            await lane.aclose()
+
+    async def close(self) -> None:
+        """Close every kept connection and end the resolver's threads."""
+        for lane in self._kept.values():
+            await lane.aclose()
+        self._kept.clear()
+        await self._roads.aclose()
+        self._open.close()
+
+
+def _key(series: Series) -> tuple[str, str, str]:
+    return series.vantage.name, series.target.name, series.probe.name
+
+
+class _Deadlines:
+    """Which limit holds now, and what it means when it passes. One timer, moved on as the attempt gets further."""
+
+    def __init__(self, series: Series) -> None:
+        self._probe = series.probe
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self.timer = asyncio.timeout_at(None)
+        self.kind = FailureKind.CONNECT_TIMEOUT
+        self.seconds = 0.0
+
+    def begin(self) -> None:
+        self._until(FailureKind.CONNECT_TIMEOUT, self._probe.connect_timeout_seconds, since=self._began)
+
+    def passed(self, mark: Mark) -> None:
+        if mark is Mark.SEND_START:
+            first = self._probe.first_token_deadline_seconds
+            limit = self._probe.deadline_seconds if first is None else first
+            self._until(FailureKind.FIRST_TOKEN_DEADLINE, limit, since=self._began)
+
+    def alive(self) -> None:
+        """Something came after the first token: silence is counted from now."""
+        self._until(FailureKind.STALLED, self._probe.stall_seconds, since=self._loop.time())
+
+    def finished(self) -> None:
+        """The end marker came; what remains is bounded elsewhere."""
+        self.timer.reschedule(None)
+
+    def _until(self, kind: FailureKind, limit: float, *, since: float) -> None:
+        when, total = since + limit, self._began + self._probe.deadline_seconds
+        if when > total or (when == total and kind is not FailureKind.FIRST_TOKEN_DEADLINE):
+            self.kind, self.seconds = FailureKind.TOTAL_DEADLINE, self._probe.deadline_seconds
+        else:
+            self.kind, self.seconds = kind, limit
+        self.timer.reschedule(min(when, total))
+
+    def text(self) -> str:
+        waited = f"{self.seconds:g} s"
+        return {
+            FailureKind.CONNECT_TIMEOUT: f"no connection within {waited}",
+            FailureKind.FIRST_TOKEN_DEADLINE: f"no token within {waited}",
+            FailureKind.STALLED: f"the stream fell silent for {waited} between tokens",
+        }.get(self.kind, f"the attempt was not over after {waited}")
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What has been read of the response."""
+
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    http_version: str | None = None
+    arrivals: list[int] = field(default_factory=list)  # one a token event, absolute monotonic ns
+    first_token_spread_ns: int = 0
+
+
+class _Run:
+    """The state of one attempt while it is under way."""
+
+    def __init__(self, clock: Clock, series: Series, cgroup: validity.CpuThrottling) -> None:
+        self._clock = clock
+        self._series = series
+        self._cgroup = cgroup
+        self._dialect: Dialect = DIALECTS[series.target.dialect]
+        self._decoder: Decoder = self._dialect.decoder()
+        self._answer = _Answer()
+        self._deadlines = _Deadlines(series)
+        self._tcp = TcpFacts()
+        self.failure: Failure | None = None
+        self._conditions = validity.Conditions.now(clock, cgroup)
+        self._started_at = clock.now()
+        self._start_ns = clock.monotonic_ns()
+        self._tape = Tape(clock, on_mark=self._deadlines.passed)
+
+    # The exchange, in the order in which it happens.
+
+    async def exchange(self, roads: Roads, lane: Lane) -> None:
+        """Ask, read to the end, and keep what went wrong as `failure`."""
+        try:
+            async with self._deadlines.timer:
+                self._deadlines.begin()
+                await self._ask(roads, lane)
+        except TimeoutError:
+            self.fail(self._deadlines.kind, self._deadlines.text())
+        except BodyTooLarge as error:
+            self.fail(FailureKind.TOO_LARGE, str(error))
+        except (UnknownEncoding, zlib.error) as error:
+            self.fail(FailureKind.PROTOCOL_ERROR, f"the body cannot be decompressed: {error}")
+        except Exception as error:  # whatever it is, the slot gets its record
+            self.fail(*failures.classify_exception(error, self._timeline().reached()))
+        if self.failure is not None:
+            self._tape.mark(Mark.GAVE_UP)
+
+    async def _ask(self, roads: Roads, lane: Lane) -> None:
+        series = self._series
+        parts = self._dialect.request(series.target, series.probe, _prompt(series))
+        headers = {name: _reveal(value) for name, value in parts.headers.items()}
+        response = await roads.send(
+            self._tape,
+            lane,
+            "POST",
+            parts.url,
+            {**headers, "content-type": "application/json"},
+            json.dumps(parts.body).encode(),
+            series.probe.connect_timeout_seconds,
+        )
+        try:
+            self._head(response)
+            if 200 <= response.status < 300:
+                await self._read_stream(response)
+            else:
+                await self._read_error(response)
+            self._tcp = self._connection.tcp_facts()
+            drained = self.failure is None and await self._drain(response)
+        finally:
+            await response.aclose()
+        if drained and series.probe.control:
+            await self._control(roads, lane, headers)
+
+    @property
+    def _connection(self) -> Connection:
+        assert self._tape.connection is not None
+        return self._tape.connection
+
+    def _head(self, response: Response) -> None:
+        self._answer.status = response.status
+        self._answer.headers = response.headers
+        self._answer.http_version = response.version
+
+    async def _read_stream(self, response: Response) -> None:
+        unpack = _unpacker(self._answer.headers.get("content-encoding", "identity"))
+        async for piece in response.pieces():
+            arrival = self._arrival()
+            self._tape.mark(Mark.FIRST_BYTE, arrival.at_ns)
+            for plain in unpack(piece):
+                self._take(plain, arrival)
+            if self._decoder.done or self._decoder.seen.failure:
+                break
+        else:
+            for event in self._decoder.finish():
+                self._note(event, self._arrival())
+            self._tape.mark(Mark.END)
+        if Mark.DONE in self._tape.marks:
+            self._tape.marks[Mark.END] = self._tape.marks[Mark.DONE]
+        self._deadlines.finished()
+        self._judge()
+
+    def _arrival(self) -> Arrival:
+        assert self._connection.last_arrival is not None
+        return self._connection.last_arrival
+
+    def _take(self, plain: bytes, arrival: Arrival) -> None:
+        if self._decoder.body_bytes + len(plain) > MAX_BODY_BYTES:
+            raise BodyTooLarge(f"the body grew beyond {MAX_BODY_BYTES // 2**20} MiB")
+        for event in self._decoder.feed(plain):
+            self._note(event, arrival)
+
+    def _note(self, event: StreamEvent, arrival: Arrival) -> None:
+        """Set the marks that this event passes, at the arrival of the read that completed it."""
+        if event.kind is EventKind.KEEPALIVE:
+            return
+        mark, at = self._tape.mark, arrival.at_ns
+        mark(Mark.FIRST_EVENT, at)
+        if event.kind is EventKind.TOKEN and event.token is not None:
+            self._note_token(event.token, arrival)
+        if event.finish_reason is not None:
+            mark(Mark.FINISH, at)
+        if event.kind is EventKind.DONE:
+            mark(Mark.DONE, at)
+        if Mark.FIRST_TOKEN in self._tape.marks:
+            self._deadlines.alive()
+
+    def _note_token(self, kind: TokenKind, arrival: Arrival) -> None:
+        answer, marks = self._answer, self._tape.marks
+        if Mark.FIRST_TOKEN not in marks or (kind in VISIBLE and Mark.FIRST_VISIBLE not in marks):
+            answer.first_token_spread_ns = max(answer.first_token_spread_ns, arrival.spread_ns)
+        self._tape.mark(Mark.FIRST_TOKEN, arrival.at_ns)
+        if kind in VISIBLE:
+            self._tape.mark(Mark.FIRST_VISIBLE, arrival.at_ns)
+        elif kind is TokenKind.REASONING:
+            self._tape.mark(Mark.FIRST_REASONING, arrival.at_ns)
+        elif kind is TokenKind.TOOL_CALL:
+            self._tape.mark(Mark.FIRST_TOOL, arrival.at_ns)
+        marks[Mark.LAST_TOKEN] = arrival.at_ns
+        if len(answer.arrivals) < MAX_TOKEN_ARRIVALS:
+            answer.arrivals.append(arrival.at_ns)
+
+    async def _read_error(self, response: Response) -> None:
+        body = b""
+        unpack = _unpacker(self._answer.headers.get("content-encoding", "identity"))
+        async for piece in response.pieces():
+            self._tape.mark(Mark.FIRST_BYTE, self._arrival().at_ns)
+            body += b"".join(unpack(piece))
+            if len(body) >= MAX_ERROR_BODY_BYTES:
+                break
+        self._tape.mark(Mark.END)
+        kind, text = failures.classify_status(response.status, self._answer.headers, body, self._dialect.name)
+        self.fail(kind, text, Phase.WAIT)  # the answer was a refusal: generating never began
+
+    async def _drain(self, response: Response) -> bool:
+        """Read what follows the end marker, for a moment: only then can the connection be used again."""
+        left = MAX_DRAINED_BYTES
+        with suppress(Exception):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                async for piece in response.pieces():
+                    left -= len(piece)
+                    if left < 0:
+                        return False
+                return True
+        return False
+
+    async def _control(self, roads: Roads, lane: Lane, headers: dict[str, str]) -> None:
+        """A cheap request on the same connection, after the prompt: the road without a GPU at its end. Never a failure."""
+        tape = Tape(self._clock)
+        with suppress(Exception):
+            async with asyncio.timeout(CONTROL_SECONDS):
+                url = self._dialect.control_url(self._series.target)
+                response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)
+                await self._drain(response)
+                await response.aclose()
+        if Mark.CONNECT_START in tape.marks:
+            return  # the server had closed: this was another road
+        for seen, kept in _CONTROL_MARKS.items():
+            if seen in tape.marks:
+                self._tape.mark(kept, tape.marks[seen])
+
+    # The record.
+
+    def fail(self, kind: FailureKind, text: str, phase: Phase | None = None) -> None:
+        """Keep what went wrong, scrubbed; the first failure is the cause, later ones its echo."""
+        if self.failure is None:
+            phase = phase or self._timeline().reached()
+            self.failure = Failure(kind=kind, phase=phase, text=failures.scrub(text, _secrets(self._series)))
+
+    def _judge(self) -> None:
+        ending = failures.Ending.of(self._decoder, self._answer.headers.get("content-type", ""))
+        verdict = failures.judge(ending)
+        if verdict is not None:
+            self.fail(*verdict)
+
+    def _timeline(self) -> Timeline:
+        return Timeline({mark: at - self._start_ns for mark, at in self._tape.marks.items()})
+
+    def record(self, slot: Slot, try_number: int, purpose: Purpose, *, warm: bool) -> Attempt:
+        """The attempt, as it will be stored."""
+        tape, answer, series = self._tape, self._answer, self._series
+        connection, seen = tape.connection, self._decoder.seen
+        reconnected = series.probe.connection is ConnectionPolicy.REUSED and Mark.CONNECT_START in tape.marks
+        verdict = validity.judge(
+            self._conditions,
+            self._clock,
+            self._cgroup,
+            tape,
+            first_token_spread_ns=answer.first_token_spread_ns,
+            warm=warm,
+            reconnected=reconnected,
+            coalesced_above_ns=COALESCED_ABOVE_NS,
+        )
+        return Attempt(
+            vantage=slot.vantage,
+            target=slot.target,
+            probe=slot.probe,
+            probe_version=series.probe.version,
+            scheduled_at=slot.scheduled_at,
+            try_number=try_number,
+            purpose=purpose,
+            started_at=self._started_at,
+            outcome=Outcome.SUCCESS if self.failure is None else Outcome.FAILED,
+            failure=self.failure,
+            timeline=self._timeline(),
+            gaps=None if tape.coalesced else gaps([at - self._start_ns for at in answer.arrivals]),
+            tokens=seen.tokens,
+            token_events=seen.token_events,
+            finish_reason=seen.finish_reason,
+            http=self._http_facts(connection),
+            server={**header_timings(answer.headers), **seen.server},
+            tcp=self._tcp,
+            clock_source=verdict.clock_source,
+            validity=verdict.doubts,
+            loop_lag_seconds=verdict.loop_lag_ns / NS,
+            coalesced_reads=tape.coalesced,
+            reads=tape.reads,
+        )
+
+    def _http_facts(self, connection: Connection | None) -> HttpFacts:
+        answer, seen = self._answer, self._decoder.seen
+        facts = HttpFacts(
+            status=answer.status,
+            version=answer.http_version,
+            edge=edge_of(answer.headers),
+            request_id=_request_id(answer.headers),
+            served_model=seen.model,
+            content_encoding=answer.headers.get("content-encoding"),
+        )
+        if connection is None:
+            return facts
+        return replace(
+            facts,
+            remote=None if connection.proxied else connection.remote,
+            family=None if connection.proxied else connection.family,
+            tls_version=connection.tls_version,
+            alpn=connection.alpn,
+            reused=Mark.CONNECT_START not in self._tape.marks,
+            proxied=connection.proxied,
+            certificate_expires_at=connection.certificate_expires_at,
+        )
+
+
+def _prompt(series: Series) -> str:
+    """The probe's prompt, behind a unique prefix that no prompt cache has seen."""
+    return f"[{secrets.token_hex(6)}] {series.probe.prompt}" if series.probe.nonce else series.probe.prompt
+
+
+def _reveal(value: str | Secret) -> str:
+    return value.reveal() if isinstance(value, Secret) else value
+
+
+def _secrets(series: Series) -> list[Secret]:
+    candidates = [series.target.api_key, *series.target.headers.values()]
+    return [value for value in candidates if isinstance(value, Secret)]
+
+
+def _request_id(headers: dict[str, str]) -> str | None:
+    for name in ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"):
+        if headers.get(name):
+            return headers[name][:128]
+    return None
+
+
+def _unpacker(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
+    """Decompress piece by piece, bounded: identity, gzip, deflate (zlib or raw). Raises UnknownEncoding."""
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return lambda piece: (piece,)
+    if name in ("gzip", "x-gzip"):
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    elif name == "deflate":
+        inflater = zlib.decompressobj(zlib.MAX_WBITS)
+    else:
+        raise UnknownEncoding(f"content-encoding {name[:40]!r}, though identity was asked for")
+
+    def inflate(piece: bytes) -> Iterable[bytes]:
+        while piece:
+            yield inflater.decompress(piece, 256 * 1024)
+            piece = inflater.unconsumed_tail
+
+    return inflate
+
+
+async def _warm_up(prober: Prober) -> None:
+    """Ask a server of our own, on loopback, so that imports, caches and code paths are warm."""
+    chunk = b'data: {"choices":[{"delta":{"content":"ok"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + chunk)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        series = Series(
+            vantage=Vantage(name="warm-up"),
+            target=Target(
+                name="warm-up",
+                provider="self",
+                model="none",
+                dialect=DialectName.OPENAI_CHAT,
+                url=f"http://{host}:{port}/v1",
+            ),
+            probe=Probe(name="warm-up", prompt="ok", deadline_seconds=2.0),
+        )
+        slot = Slot(vantage="warm-up", target="warm-up", probe="warm-up", scheduled_at=prober.now(), number=0)
+        await prober.run(slot, series, purpose=Purpose.ONE_OFF)

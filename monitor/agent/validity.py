@@ -1,0 +1,105 @@
+"""Suspect yourself first: what about our own measurement is in doubt.
+
+Looks at the machine (CPU throttling by the cgroup), the event loop (how long it was blocked), the clocks (a step
+of the wall clock) and the reads (segments that merged before we came). Says so in `Doubt`s; never repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from monitor.agent.arrivals import running_polls
+from monitor.agent.connection import Tape
+from monitor.clock import Clock
+from monitor.model import ClockSource, Doubt
+
+LOOP_LAG_NS = 50_000_000
+"""A blocked event loop delays our own marks (start, send, connect): over 50 ms the attempt is tainted."""
+CLOCK_STEP_NS = 1_000_000
+"""Wall minus monotonic may not move by more than this during an attempt: stamps are converted with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The machine as it stood when an attempt began."""
+
+    began_ns: int
+    offset_ns: int
+    throttled: int | None
+
+    @classmethod
+    def now(cls, clock: Clock, cgroup: CpuThrottling) -> Conditions:
+        return cls(clock.monotonic_ns(), clock.offset_ns(), cgroup.throttled())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the attempt carries about its own measurement."""
+
+    doubts: tuple[Doubt, ...]
+    loop_lag_ns: int
+    clock_source: ClockSource | None
+
+
+def judge(
+    began: Conditions,
+    clock: Clock,
+    cgroup: CpuThrottling,
+    tape: Tape,
+    *,
+    first_token_spread_ns: int,
+    warm: bool,
+    reconnected: bool,
+    coalesced_above_ns: int,
+) -> Verdict:
+    """Compare the machine now with how it stood when the attempt began."""
+    polls = running_polls()
+    blocked = polls.worst_between(began.began_ns, clock.monotonic_ns()) if polls else tape.worst_lag_ns
+    step = max(abs(clock.offset_ns() - began.offset_ns), tape.worst_step_ns)
+    throttled = cgroup.throttled()
+    found = {
+        Doubt.LOOP_LAG: blocked > LOOP_LAG_NS,
+        Doubt.COALESCED: tape.coalesced > 0,
+        Doubt.FIRST_TOKEN_COALESCED: first_token_spread_ns > coalesced_above_ns,
+        Doubt.CPU_THROTTLED: throttled is not None and began.throttled is not None and throttled > began.throttled,
+        Doubt.CLOCK_STEP: step > CLOCK_STEP_NS,
+        Doubt.WARM_UP: not warm,
+        Doubt.RECONNECTED: reconnected,
+    }
+    source = None if not tape.reads else ClockSource.USER if tape.unstamped else ClockSource.KERNEL
+    return Verdict(tuple(doubt for doubt, holds in found.items() if holds), blocked, source)
+
+
+class CpuThrottling:
+    """The time for which the cgroup's CPU quota has stopped us, from cpu.stat of cgroup v2 or v1."""
+
+    def __init__(self, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
+        self._file = next((path for path in _cpu_stat_files(proc, root) if path.is_file()), None)
+
+    def throttled(self) -> int | None:
+        """A number that grows while we are throttled (microseconds in v2, nanoseconds in v1); None when unknown."""
+        if self._file is None:
+            return None
+        try:
+            fields = dict(line.split() for line in self._file.read_text().splitlines() if line.count(" ") == 1)
+            return int(fields.get("throttled_usec", fields.get("throttled_time", "")))
+        except (OSError, ValueError):
+            return None
+
+
+def _cpu_stat_files(proc: Path, root: Path) -> Iterator[Path]:
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if controllers == "":
+            yield root / inside / "cpu.stat"
+        elif "cpu" in controllers.split(","):
+            yield from (root / name / inside / "cpu.stat" for name in (controllers, "cpu", "cpu,cpuacct"))
+    yield root / "cpu.stat"
+    yield root / "cpu" / "cpu.stat"

@@ -1,0 +1,215 @@
+"""`firsttoken probe`: one-off attempts, printed as a waterfall or as JSON, never stored and never in the statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+
+from monitor import wire
+from monitor.agent.arrivals import WatchedLoop
+from monitor.agent.failures import ADVICE
+from monitor.agent.probe import Prober
+from monitor.cli.waterfall import waterfall
+from monitor.clock import Clock
+from monitor.config import load
+from monitor.model import (
+    AddressFamily,
+    Attempt,
+    ConnectionPolicy,
+    DialectName,
+    MonitorError,
+    Outcome,
+    Probe,
+    Purpose,
+    Secret,
+    Series,
+    Slot,
+    Target,
+    Vantage,
+)
+
+DEFAULT_PROMPT = "Count from one to twenty in words, separated by commas."
+
+
+T = TypeVar("T")
+_Show = Callable[[Attempt, Series], None]
+
+
+class UsageError(MonitorError):
+    """The command line asks for something that cannot be done."""
+
+
+class HttpVersion(StrEnum):
+    ONE = "1.1"
+    TWO = "2"
+
+
+def probe(
+    config: Annotated[Path | None, typer.Argument(help="Configuration file; not needed with --url.")] = None,
+    url: Annotated[str | None, typer.Option(help="Base URL as the vendor's SDK takes it: https://host/v1")] = None,
+    dialect: Annotated[DialectName | None, typer.Option(help="Wire protocol of the URL.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to ask for.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the API key.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Only this target of the configuration.")] = None,
+    name: Annotated[str | None, typer.Option("--probe", help="Only this probe of the configuration.")] = None,
+    vantage: Annotated[
+        str | None, typer.Option(envvar="FIRSTTOKEN_VANTAGE", help="The vantage point that this machine is.")
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="What to ask, with --url.")] = DEFAULT_PROMPT,
+    max_output_tokens: Annotated[int, typer.Option(min=1, max=100_000)] = 64,
+    deadline: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the whole attempt.")] = 60.0,
+    first_token_deadline: Annotated[float | None, typer.Option(min=0.1, max=3600, help="Seconds.")] = None,
+    connect_timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds, name lookup to TLS.")] = 10.0,
+    stall: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of silence between tokens.")] = 15.0,
+    connection: Annotated[ConnectionPolicy, typer.Option(help="With --url.")] = ConnectionPolicy.FRESH,
+    control: Annotated[bool, typer.Option(help="Also measure the road without a model, afterwards.")] = False,
+    nonce: Annotated[bool, typer.Option(help="Begin the prompt with a unique word, against prompt caches.")] = True,
+    http: Annotated[HttpVersion, typer.Option(help="HTTP version to offer.")] = HttpVersion.ONE,
+    family: Annotated[AddressFamily, typer.Option(help="Which addresses may be used.")] = AddressFamily.AUTO,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust besides the system's.")] = None,
+    proxy: Annotated[str | None, typer.Option(help="http://host:port of an HTTP CONNECT proxy.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many attempts, one after the other.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    user_clock: Annotated[bool, typer.Option(help="Do without the kernel's arrival stamps.")] = False,
+) -> None:
+    """Ask once, now, and show where the time went.
+
+    Exit code 0: every attempt succeeded; 1: one failed; 2: bad usage or configuration.
+    """
+    if url is not None:
+        if config is not None:
+            raise UsageError("give either a configuration file or --url, not both")
+        ad_hoc = Probe(
+            name="one-off",
+            prompt=prompt,
+            max_output_tokens=max_output_tokens,
+            deadline_seconds=deadline,
+            first_token_deadline_seconds=first_token_deadline,
+            connect_timeout_seconds=connect_timeout,
+            stall_seconds=stall,
+            connection=connection,
+            control=control,
+            nonce=nonce,
+        )
+        asked = Target(
+            name=urlsplit(_checked_url(url)).hostname or "target",
+            provider="unknown",
+            model=_required("--model", model),
+            dialect=_required("--dialect", dialect),
+            url=url,
+            api_key=_api_key(api_key_env),
+            http_version=http.value,
+            address_family=family,
+            ca_file=_readable(ca_file),
+        )
+        chosen = [Series(vantage=Vantage(name=vantage or "here", proxy=proxy), target=asked, probe=ad_hoc)]
+    else:
+        chosen = _from_file(config, target, name, vantage)
+    show = _print_json if as_json else _print_waterfall
+    try:
+        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+            good = runner.run(_run_all(chosen, count, user_clock, show))
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(0 if good else 1)
+
+
+def _from_file(config: Path | None, target: str | None, name: str | None, vantage: str | None) -> list[Series]:
+    if config is None:
+        raise UsageError("nothing to probe: give a configuration file, or --url with --dialect and --model")
+    loaded = load(config)
+    series = [one for here in loaded.select_vantages(vantage) for one in loaded.series(here.name)]
+    chosen = [s for s in series if target in (None, s.target.name) and name in (None, s.probe.name)]
+    if not chosen:
+        offered = ", ".join(sorted({f"{s.target.name}/{s.probe.name}" for s in series})) or "none"
+        raise UsageError(f"no series of {config} fits --target {target} --probe {name}; there are: {offered}")
+    return chosen
+
+
+def _required(option: str, value: T | None) -> T:
+    if value is None:
+        raise UsageError(f"--url needs {option}")
+    return value
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or any(letter.isspace() for letter in url):
+        raise UsageError("--url: allowed is a base URL such as https://host/v1 or http://127.0.0.1:8080/v1")
+    if parts.username or parts.password:
+        raise UsageError("--url must not contain a user or password; give the key by --api-key-env")
+    return url
+
+
+def _api_key(variable: str | None) -> Secret | None:
+    if variable is None:
+        return None
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise UsageError(f"--api-key-env {variable}: this environment variable is not set")
+    return Secret(value)
+
+
+def _readable(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--ca-file {path}: {error.strerror}") from error
+    return str(path)
+
+
+async def _run_all(chosen: list[Series], count: int, user_clock: bool, show: _Show) -> bool:
+    clock = Clock()
+    prober = Prober(clock, max_concurrent=4, kernel_stamps=not user_clock)
+    await prober.start()
+    good = True
+    try:
+        for number in range(count):
+            for series in chosen:
+                slot = _slot(series, number, clock)
+                attempt = await prober.run(slot, series, purpose=Purpose.ONE_OFF)
+                show(attempt, series)
+                good = good and attempt.outcome is Outcome.SUCCESS
+    finally:
+        await prober.close()
+    return good
+
+
+def _slot(series: Series, number: int, clock: Clock) -> Slot:
+    return Slot(
+        vantage=series.vantage.name,
+        target=series.target.name,
+        probe=series.probe.name,
+        scheduled_at=clock.now(),
+        number=number,
+    )
+
+
+def _print_json(attempt: Attempt, series: Series) -> None:
+    report = wire.report(attempt, series)
+    if attempt.failure is not None:
+        report["advice"] = ADVICE[attempt.failure.kind]
+    sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _print_waterfall(attempt: Attempt, series: Series) -> None:
+    Console(highlight=False, soft_wrap=False).print(waterfall(attempt, series))
