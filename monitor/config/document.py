@@ -172,7 +172,7 @@ class _Builder:
 
     def build(self, event: yaml.Event, path: str, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
-            return Scalar(event.value, _line(event), plain=event.style is None)
+            return Scalar(event.value, _line(event), plain=not event.style)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.sequence(event, path, depth)
         return self.mapping(event, path, depth)

@@ -118,7 +118,7 @@ class _Loading:
                 self.notes.wrong(root.lines[name], name, f"an unknown key{did_you_mean(name, _TOP)}", listed(_TOP))
         for name in ("targets", "probes"):
             if name not in root.entries:
-                self.notes.wrong(root.line, name, "nothing", f"a mapping of at least one name to {name[:-1]}")
+                self.notes.wrong(root.line, name, "nothing", "a mapping of names to their keys, at least one")
 
     def named(self, section: str, form: type[T]) -> dict[str, Entry[T]]:
         """A top-level mapping of names to entries."""
@@ -127,7 +127,7 @@ class _Loading:
             return {}
         if not isinstance(node, Mapping) or not node.entries:
             found = "an empty mapping" if isinstance(node, Mapping) else describe(node)
-            self.notes.wrong(line, section, found, f"a mapping of at least one name to {section[:-1]}")
+            self.notes.wrong(line, section, found, "a mapping of names to their keys, at least one")
             return {}
         if len(node.entries) > MAX_ENTRIES:
             self.notes.wrong(line, section, f"{len(node.entries)} {section}", f"at most {MAX_ENTRIES}")

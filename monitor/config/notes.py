@@ -12,7 +12,7 @@ from pathlib import Path
 
 from monitor.config.document import Flaw
 from monitor.config.kinds import Kind, allowed_by
-from monitor.config.mistake import Mistake, quoted
+from monitor.config.mistake import Mistake, did_you_mean, quoted
 from monitor.model import Secret
 
 MAX_SECRET_FILE = 65_536
@@ -84,14 +84,15 @@ class Notes:
         parts = _VARIABLE.fullmatch(match[1])
         if not parts or not match[0].endswith("}") or "${" in (parts[2] or ""):
             allowed = "${NAME} or ${NAME:-default}; to write the characters ${ themselves: $${"
-            raise self.refuse(line, path, "a reference that is none", allowed)
+            raise self.refuse(line, path, "a ${...} that names no variable", allowed)
         name, default = parts[1], parts[2]
         value = self.environ.get(name)
         if default is not None:
             value = value or default
         if value is None:
+            found = f"{_shown(name)}, which is not set{did_you_mean(name, self.environ)}"
             allowed = "a variable that is set in the environment, or ${NAME:-default}"
-            self.missing(line, path, f"{_shown(name)}, which is not set", allowed, secret=secret)
+            self.missing(line, path, found, allowed, secret=secret)
         elif secret and len(value.strip()) >= SHORTEST_PART:
             self.secret(value.strip())
         return value

@@ -119,7 +119,8 @@ class Reader:
             return kind.parse(value)
         except ValueError as error:
             found = quoted(_masked(kind, shown)) + did_you_mean(value, kind.options)
-            found = "a value that is not shown" if kind.secret else found
+            if kind.secret:
+                found = "a value that is not shown" if value.strip() else "an empty text"
             raise self.notes.refuse(line, path, found, allowed_by(kind, error)) from None
 
     def names(self, form: ListOf, node: Node, path: str, line: int) -> tuple[Any, ...]:
