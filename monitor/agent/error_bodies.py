@@ -202,9 +202,7 @@ def _message(layer: dict[str, Any]) -> str:
             parts = [text(obj(part).get("msg")) or text(part) for part in said[:5]]
             if any(parts):
                 return "; ".join(part for part in parts if part)
-        if isinstance(said, dict) and key == "detail":
-            return _message(said)
-    return ""
+    return text(obj(layer.get("detail")).get("message"))
 
 
 def _number(value: Any) -> int | None:

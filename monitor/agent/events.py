@@ -42,6 +42,7 @@ class EventKind(StrEnum):
 class StreamEvent:
     """One thing a stream said.
 
+    `text` is what a token adds: visible text, reasoning, or a tool's input (empty when only the tool was named).
     `tokens`, `server` and `model` may ride on an event of any kind. `tokens` is cumulative: each one replaces the one
     before. `server` holds provider-reported timings in seconds, keys as in `dialects/timings.py`. `failure` is set on
     ERROR alone; its text is scrubbed of what looks like a key, not yet of the caller's own secrets.

@@ -87,11 +87,9 @@ def _without(text: str, forms: list[str]) -> str:
 def _cut_out(text: str, form: str) -> str:
     """Every run of at least `_PIECE` characters that also stands in `form` (all of it, when it is shorter)."""
     size = min(_PIECE, len(form))
-    lower = text.lower()
-    if len(lower) != len(text):
-        lower = text
-    pieces = {form[i : i + size].lower() for i in range(len(form) - size + 1)}
-    hits = [i for i in range(len(text) - size + 1) if lower[i : i + size] in pieces]
+    searched, sought = _folded(text), _folded(form)
+    pieces = {sought[i : i + size] for i in range(len(sought) - size + 1)}
+    hits = [i for i in range(len(searched) - size + 1) if searched[i : i + size] in pieces]
     if not hits:
         return text
     parts: list[str] = []
@@ -101,3 +99,8 @@ def _cut_out(text: str, form: str) -> str:
             parts += [text[end:begin], _STARS]
         end = begin + size
     return "".join(parts) + text[end:]
+
+
+def _folded(text: str) -> str:
+    """Lower case without changing length: positions must stay comparable."""
+    return "".join(char.lower() if char.isascii() else char for char in text)

@@ -67,7 +67,7 @@ class AnthropicDecoder(SSEDecoder):
     def __init__(self) -> None:
         super().__init__()
         self._thought = False  # thinking of any kind was seen, shown or not
-        self._tool: str | None = None  # name of the open tool block that has streamed no input yet
+        self._silent_tool = False  # a tool block is open that has streamed no input yet
 
     def read(self, event: str, chunk: dict[str, Any]) -> list[StreamEvent]:
         kind = text(chunk.get("type")) or event
@@ -96,7 +96,7 @@ class AnthropicDecoder(SSEDecoder):
     def _block_start(self, block: dict[str, Any]) -> list[StreamEvent]:
         kind = text(block.get("type"))
         self._thought = self._thought or kind in _THINKING
-        self._tool = text(block.get("name")) or None if kind.endswith("tool_use") else None
+        self._silent_tool = kind.endswith("tool_use") and bool(block.get("name"))
         field, token = _BLOCKS.get(kind, ("", TokenKind.TEXT))
         if said := text(block.get(field)):
             return [StreamEvent(EventKind.TOKEN, token, said)]
@@ -104,8 +104,8 @@ class AnthropicDecoder(SSEDecoder):
         return [StreamEvent(self.idle().kind, model=model)] if model else []
 
     def _block_stop(self) -> list[StreamEvent]:
-        name, self._tool = self._tool, None
-        return [StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, name)] if name else []
+        silent, self._silent_tool = self._silent_tool, False
+        return [StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, "{}")] if silent else []
 
     def _delta(self, delta: dict[str, Any]) -> list[StreamEvent]:
         field, token = _DELTAS.get(text(delta.get("type")), ("", TokenKind.TEXT))
@@ -113,7 +113,7 @@ class AnthropicDecoder(SSEDecoder):
         if not said:
             return []
         if token is TokenKind.TOOL_CALL:
-            self._tool = None
+            self._silent_tool = False
         return [StreamEvent(EventKind.TOKEN, token, said)]
 
     def _message_delta(self, chunk: dict[str, Any]) -> list[StreamEvent]:

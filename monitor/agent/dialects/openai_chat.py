@@ -72,13 +72,26 @@ class OpenAIChatDecoder(SSEDecoder):
                 yield StreamEvent(EventKind.FINISH, finish_reason=reason[:100])
 
     def _facts(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Iterator[StreamEvent]:
-        tokens = _usage(chunk, choices)
+        tokens = self._usage(chunk, choices)
         server = body_timings(chunk)
         model = model_of(chunk, self.seen.model)
         if tokens is not None:
             yield StreamEvent(EventKind.USAGE, tokens=refined(self.seen.tokens, tokens), server=server, model=model)
         elif server or model:
             yield StreamEvent(self.idle().kind, server=server, model=model)
+
+    def _usage(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Tokens | None:
+        """Usage wherever it is: the chunk, Groq's extension, Moonshot's choice; llama.cpp has cached tokens apart."""
+        places = [chunk.get("usage"), *(choice.get("usage") for choice in choices)]
+        if "x_groq" in chunk:
+            places.append(obj(chunk["x_groq"]).get("usage"))
+        thought = self.seen.counts[TokenKind.REASONING] > 0
+        read = (openai_tokens(place, thought) for place in places if place)
+        found = next((tokens for tokens in read if tokens is not None), None)
+        cached = count(obj(chunk["timings"]).get("cache_n")) if "timings" in chunk else None
+        if cached is not None and (found is None or found.cached is None):
+            return refined(found or Tokens(), Tokens(cached=cached))
+        return found
 
     def _errors(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Iterator[StreamEvent]:
         if chunk.get("error") or (not choices and "choices" not in chunk and has_error(chunk)):
@@ -133,16 +146,6 @@ def _thinking_parts(item: dict[str, Any]) -> list[Any]:
 def _calls(delta: dict[str, Any]) -> Iterator[StreamEvent]:
     for call in [*map(obj, items(delta.get("tool_calls"))), {"function": delta.get("function_call")}]:
         function = obj(call.get("function")) or obj(call.get("custom"))
-        said = function.get("arguments") or function.get("input") or function.get("name")
-        if said:
-            yield StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, said if isinstance(said, str) else "")
-
-
-def _usage(chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Tokens | None:
-    """Usage wherever it is: the chunk, Groq's extension, Moonshot's choice; llama.cpp counts cached tokens apart."""
-    places = [chunk.get("usage"), obj(chunk.get("x_groq")).get("usage"), *(c.get("usage") for c in choices)]
-    found = next((tokens for tokens in map(openai_tokens, places) if tokens is not None), None)
-    cached = count(obj(chunk.get("timings")).get("cache_n"))
-    if cached is not None and (found is None or found.cached is None):
-        return refined(found or Tokens(), Tokens(cached=cached))
-    return found
+        arguments = function.get("arguments") or function.get("input")
+        if arguments or function.get("name"):
+            yield StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, text(arguments))

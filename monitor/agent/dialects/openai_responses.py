@@ -101,7 +101,7 @@ class OpenAIResponsesDecoder(SSEDecoder):
         status = text(response.get("status")) or kind.removeprefix("response.")
         reason = text(obj(response.get("incomplete_details")).get("reason")) or status
         yield StreamEvent(EventKind.FINISH, finish_reason=reason[:100])
-        tokens = openai_tokens(response.get("usage"))
+        tokens = openai_tokens(response.get("usage"), self.seen.counts[TokenKind.REASONING] > 0)
         server = body_timings(response)
         model = model_of(response, self.seen.model)
         if tokens is not None or server or model:
@@ -118,6 +118,6 @@ def _whole(item: dict[str, Any]) -> Iterator[StreamEvent]:
         field, token = _PARTS.get(text(part.get("type")), ("", TokenKind.TEXT))
         if said := text(part.get(field)):
             yield StreamEvent(EventKind.TOKEN, token, said)
-    called = text(item.get("arguments")) or text(item.get("input")) or text(item.get("name"))
-    if called and text(item.get("type")).endswith("_call"):
-        yield StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, called)
+    arguments = text(item.get("arguments")) or text(item.get("input"))
+    if text(item.get("type")).endswith("_call") and (arguments or item.get("name")):
+        yield StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, arguments)

@@ -65,6 +65,8 @@ class SSEDecoder:
     def _decoded(self, frames: list[Frame]) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         for frame in frames:
+            if self.seen.done:  # what trails after the end marker is not part of the answer
+                break
             for event in self._frame(frame):
                 self.seen.add(event)
                 events.append(event)

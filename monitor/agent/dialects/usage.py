@@ -30,14 +30,18 @@ def first_count(*candidates: Any) -> int | None:
     return next((n for n in map(count, candidates) if n is not None), None)
 
 
-def openai_tokens(usage: Any) -> Tokens | None:
-    """The `usage` object of chat completions and of responses, in all known spellings; None when it says nothing."""
+def openai_tokens(usage: Any, thought: bool = False) -> Tokens | None:
+    """The `usage` object of chat completions and of responses, in all known spellings; None when it says nothing.
+
+    `thought`: reasoning was seen in the stream, so that a reported 0 of it (Snowflake) means "not counted".
+    """
     usage = obj(usage)
     out_details = obj(usage.get("completion_tokens_details")) or obj(usage.get("output_tokens_details"))
     in_details = obj(usage.get("prompt_tokens_details")) or obj(usage.get("input_tokens_details"))
+    reasoning = first_count(out_details.get("reasoning_tokens"), usage.get("reasoning_tokens"))
     found = tokens(
         output=first_count(usage.get("completion_tokens"), usage.get("output_tokens")),
-        reasoning=first_count(out_details.get("reasoning_tokens"), usage.get("reasoning_tokens")),
+        reasoning=None if thought and not reasoning else reasoning,
         given=first_count(usage.get("prompt_tokens"), usage.get("input_tokens")),
         cached=first_count(
             in_details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")

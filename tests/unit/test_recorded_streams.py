@@ -1,0 +1,201 @@
+"""Real recorded responses of the three dialects decode to what the vendors' SDKs read, however they are cut."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import random
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor.agent.dialects import DIALECTS
+from monitor.agent.endings import Ending, judge
+from monitor.agent.events import StreamEvent, TokenKind
+from monitor.agent.failures import classify_status
+from monitor.model import DialectName, FailureKind
+
+ROOT = Path(__file__).resolve().parents[2]
+STREAMS = ROOT.parent / "shared" / "recorded_streams" / "streams.jsonl.gz"
+GOLDEN = ROOT / "tests" / "golden" / "streams"
+
+NOT_OURS_YET = {  # by the part of host or path that tells; the reason stands beside
+    "bedrock-runtime": "AWS binary event stream",
+    "streamGenerateContent": "Gemini",
+    "v1beta/interactions": "Gemini interactions",
+    "api.cohere.com": "Cohere v2",
+    "localhost": "agent-to-agent JSON-RPC, no model API",
+}
+
+pytestmark = pytest.mark.skipif(not STREAMS.exists(), reason="recorded streams are not here")
+
+
+def dialect_of(stream: dict[str, Any]) -> DialectName | None:
+    path = stream["path"]
+    if path.endswith("/completions"):
+        return DialectName.OPENAI_CHAT
+    if "/responses" in path:
+        return DialectName.OPENAI_RESPONSES
+    return DialectName.ANTHROPIC if path.endswith("/v1/messages") else None
+
+
+@cache
+def recorded() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.open(STREAMS, "rt")]
+
+
+@cache
+def ours() -> dict[str, tuple[DialectName, bytes]]:
+    named = ((s["id"], dialect_of(s), base64.b64decode(s["body"])) for s in recorded())
+    return {key: (name, body) for key, name, body in named if name is not None}
+
+
+def decoded(name: DialectName, pieces: list[bytes]) -> tuple[list[StreamEvent], Ending]:
+    decoder = DIALECTS[name].decoder()
+    events = [event for piece in pieces for event in decoder.feed(piece)] + decoder.finish()
+    return events, Ending.of(decoder)
+
+
+def said(events: list[StreamEvent], kind: TokenKind) -> str:
+    return "".join(event.text for event in events if event.token is kind)
+
+
+def digest(text: str) -> str:
+    return f"{len(text)}:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
+def inputs(text: str) -> str:
+    """Concatenated JSON objects, each with its keys sorted: how Anthropic's SDK hands tool input over."""
+    decoder, at, parts = json.JSONDecoder(), 0, []
+    while at < len(text):
+        value, at = decoder.raw_decode(text, at)
+        parts.append(json.dumps(value, sort_keys=True))
+    return "".join(parts)
+
+
+def golden(name: str) -> dict[str, dict[str, Any]]:
+    rows = (json.loads(line) for line in (GOLDEN / name).read_text().splitlines())
+    return {row.pop("id"): row for row in rows}
+
+
+def test_every_recording_is_read_or_named_with_a_reason() -> None:
+    """No recorded stream is left out silently."""
+    left = [f"{s['host']}{s['path']}" for s in recorded() if dialect_of(s) is None]
+    assert not [where for where in left if not any(part in where for part in NOT_OURS_YET)]
+    assert Counter(name for name, _ in ours().values()) == {
+        DialectName.OPENAI_CHAT: 123,
+        DialectName.OPENAI_RESPONSES: 56,
+        DialectName.ANTHROPIC: 30,
+    }
+
+
+def test_decoders_agree_with_the_official_sdks() -> None:
+    """Text, tool input, finish reason, served model and token counts are what the SDKs read from the same bytes."""
+    by_hand = golden("by_hand.jsonl")
+    wrong = {}
+    for key, judged in golden("judged.jsonl").items():
+        name, body = ours()[key]
+        judged.pop("dialect")
+        expected = judged | by_hand.get(key, {}).get("instead", {})
+        found = what_we_read(name, body)
+        different = {k: (found.get(k), v) for k, v in expected.items() if v is not None and found.get(k) != v}
+        if different:
+            wrong[key] = different
+    assert wrong == {}
+
+
+def what_we_read(name: DialectName, body: bytes) -> dict[str, Any]:
+    events, ending = decoded(name, [body])
+    verdict = judge(ending)
+    if verdict and verdict[0] is FailureKind.STREAM_ERROR:
+        return {"error": verdict[1].partition("): ")[2].removeprefix("invalid_request_error: ")[:80]}
+    seen = ending.seen
+    calls = said(events, TokenKind.TOOL_CALL)
+    return {
+        "text": digest(said(events, TokenKind.TEXT)),
+        "calls": digest(inputs(calls) if name is DialectName.ANTHROPIC else calls),
+        "reasoning_text": digest(said(events, TokenKind.REASONING)),
+        "finish": seen.finish_reason,
+        "model": seen.model,
+        "output": seen.tokens.output,
+        "reasoning": seen.tokens.reasoning,
+        "input": seen.tokens.input,
+        "cached": seen.tokens.cached,
+    }
+
+
+def test_every_recording_ends_as_the_table_checked_by_hand_says() -> None:
+    """All recordings are successes but those that a person looked at and named."""
+    endings = {key: row["ending"] for key, row in golden("by_hand.jsonl").items() if "ending" in row}
+    found = {}
+    for key, (name, body) in ours().items():
+        verdict = judge(decoded(name, [body])[1])
+        if verdict is not None:
+            found[key] = verdict[0].value
+    assert found == endings
+
+
+def test_the_first_token_is_where_a_person_found_it() -> None:
+    """Frame (counted from 0, comments included) and kind of the first generated token, looked up in the bytes."""
+    expected = {key: tuple(row["first_token"]) for key, row in golden("by_hand.jsonl").items() if "first_token" in row}
+    assert {key: first_token(*ours()[key]) for key in expected} == expected
+
+
+def first_token(name: DialectName, body: bytes) -> tuple[int, str] | None:
+    decoder = DIALECTS[name].decoder()
+    frames = [frame for frame in body.replace(b"\r\n", b"\n").split(b"\n\n") if frame.strip()]
+    for number, frame in enumerate(frames):
+        tokens = [event.token for event in decoder.feed(frame + b"\n\n") if event.token is not None]
+        if tokens:
+            return number, tokens[0].value
+    return None
+
+
+def test_any_way_of_cutting_gives_the_same_events() -> None:
+    """Chunk boundaries mean nothing: halves of characters, of line ends and of fields included."""
+    dice = random.Random(7)
+    for name, body in dice.sample(list(ours().values()), 40):
+        whole, _ = decoded(name, [body])
+        cuts = sorted(dice.choices(range(len(body) + 1), k=60))
+        pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+        assert decoded(name, pieces)[0] == whole
+
+
+def test_small_recordings_one_byte_at_a_time() -> None:
+    """The finest cut of all, on the shortest recording of each dialect."""
+    for wanted in DialectName:
+        name, body = min((pair for pair in ours().values() if pair[0] is wanted), key=lambda pair: len(pair[1]))
+        assert decoded(name, [body[i : i + 1] for i in range(len(body))])[0] == decoded(name, [body])[0]
+
+
+def test_crlf_changes_nothing() -> None:
+    """The same recording with CRLF or CR line ends gives the same events."""
+    for name, body in list(ours().values())[::20]:
+        plain = body.replace(b"\r\n", b"\n")
+        for ends in (b"\r\n", b"\r"):
+            assert decoded(name, [plain.replace(b"\n", ends)])[0] == decoded(name, [plain])[0]
+
+
+def test_a_recording_cut_short_is_truncated_or_complete() -> None:
+    """Whatever prefix of a good stream arrives, its ending is called truncated, unless only what trails is missing."""
+    dice = random.Random(8)
+    kinds = Counter()
+    for name, body in dice.sample(list(ours().values()), 40):
+        if judge(decoded(name, [body])[1]) is None:
+            verdict = judge(decoded(name, [body[: dice.randrange(len(body) - 20)]])[1])
+            kinds[verdict and verdict[0]] += 1
+    assert set(kinds) <= {FailureKind.TRUNCATED, None}
+    assert kinds[FailureKind.TRUNCATED] > 25
+
+
+def test_the_recorded_error_response_is_named() -> None:
+    """A 400 with a pretty-printed JSON body under an event-stream content type (Gemini's way to say: wrong key)."""
+    stream = next(s for s in recorded() if s["status"] == 400)
+    kind, text = classify_status(400, stream["headers"], base64.b64decode(stream["body"]))
+    assert kind is FailureKind.UNAUTHORIZED
+    assert "API key not valid" in text
