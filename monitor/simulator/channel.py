@@ -74,6 +74,10 @@ class Channel:
         await asyncio.shield(self._drained)
         return Sent(sent.before_ns, self._now_ns())
 
+    def end_writing(self) -> None:
+        """Half-close: the peer sees the end, and may go on sending."""
+        self._sock.shutdown(socket.SHUT_WR)
+
     def close(self, *, reset: bool = False) -> None:
         """Close the connection; with `reset` the peer gets a TCP RST. What is in the backlog is dropped."""
         if self.closed:

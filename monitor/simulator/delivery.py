@@ -67,7 +67,7 @@ class Delivery:
 
     async def play_error(self, error: dict[str, Any], answer: Answer) -> None:
         """End a stream that has begun with an error event."""
-        self._held = list(WORDINGS[answer.question.dialect].error_frames(answer, error, 0))
+        self._held = list(WORDINGS[answer.question.dialect].error_frames(answer, error, 0, 0))
         await self._flush()
         await self._end()
 
@@ -107,11 +107,12 @@ class Delivery:
         return self._with_error(answer, whole_part, at) if fault is Fault.ERROR_EVENT else whole_part
 
     def _with_error(self, answer: Answer, whole_part: Iterator[Frame], at: int) -> Iterator[Frame]:
-        from_responses = answer.question.dialect is DialectName.OPENAI_RESPONSES  # always tells that it began
-        if at > 0 or from_responses:
-            yield from whole_part
+        sent = 0
+        if at > 0 or answer.question.dialect is DialectName.OPENAI_RESPONSES:  # which always tells that it began
+            for sent, frame in enumerate(whole_part, 1):  # noqa: B007 - how many is what matters afterwards
+                yield frame
         error = answer.error(self._behaviour.error)
-        yield from WORDINGS[answer.question.dialect].error_frames(answer, error, at)
+        yield from WORDINGS[answer.question.dialect].error_frames(answer, error, at, sent)
 
     def _releases(self, frame: Frame, tokens: int) -> bool:
         """Whether what is held goes out now."""

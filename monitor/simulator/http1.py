@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import h11
@@ -12,7 +12,7 @@ from monitor.simulator.channel import Channel, Sent
 from monitor.simulator.exchange import MAX_BODY_BYTES, MAX_HEADER_BYTES, Exchange, Head
 from monitor.simulator.question import Request
 
-Handler = Callable[[Exchange], Awaitable[None]]
+Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 IDLE_SECONDS = 120.0  # a connection without a request is closed after this
 
 

@@ -123,9 +123,7 @@ class Provider:
             except RefusedError as refused:
                 await visit.turn_away(refused, delivery if delivery.begun else None, asked)
 
-    async def _generate(
-        self, visit: _Visit, delivery: Delivery | None, asked: Question, chance: random.Random
-    ) -> None:
+    async def _generate(self, visit: _Visit, delivery: Delivery | None, asked: Question, chance: random.Random) -> None:
         behaviour, begun_ns = visit.behaviour, self._now_ns()
         first_ns = begun_ns + round(first_token_seconds(behaviour, asked.input_tokens, chance) * NS)
         headers = behaviour.headers_seconds

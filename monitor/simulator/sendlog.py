@@ -48,7 +48,9 @@ class SendLog:
         self.forgotten = 0  # events dropped from memory
         self._streams: dict[str, list[Sending]] = {}
         self._kept, self._keep = 0, keep
-        self._file: TextIO | None = open(path, "w", buffering=1 << 16) if path else None  # noqa: SIM115 - closed by close()
+        self._file: TextIO | None = None
+        if path is not None:
+            self._file = Path(path).open("w", buffering=1 << 16)  # noqa: SIM115 - `close` closes it
 
     def add(self, stream: str, kind: SendKind, token: int | None, before_ns: int, after_ns: int, size: int) -> None:
         """Record one event."""
@@ -103,7 +105,7 @@ class SendLog:
 def read_log(path: str | Path) -> dict[str, list[Sending]]:
     """The events of a send log file by stream; a last line cut short by a kill is left out."""
     streams: dict[str, list[Sending]] = {}
-    with open(path) as lines:
+    with Path(path).open() as lines:
         for line in lines:
             if line.endswith("}\n"):
                 entry = Sending(**json.loads(line))

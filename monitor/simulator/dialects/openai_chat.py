@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from monitor.simulator.answer import TOOL_NAME, Answer, Frame
 from monitor.simulator.behaviour import Content
+from monitor.simulator.dialects.sse import data, dumps
 from monitor.simulator.sendlog import SendKind
 
 _PLACE = "\x00here\x00"
-
-
-def dumps(value: Any) -> str:
-    """Compact JSON, non-ASCII as it is: characters of several bytes belong on the wire."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def data(text: str) -> bytes:
-    """One SSE event with only a data line."""
-    return f"data: {text}\n\n".encode()
 
 
 def frames(answer: Answer) -> Iterator[Frame]:
@@ -36,7 +26,7 @@ def frames(answer: Answer) -> Iterator[Frame]:
     yield Frame(SendKind.DONE, end, data("[DONE]"))
 
 
-def error_frames(answer: Answer, error: dict[str, Any], step: int) -> Iterator[Frame]:
+def error_frames(answer: Answer, error: dict[str, Any], step: int, sent: int) -> Iterator[Frame]:
     """An error as vLLM sends it inside a 200: an ordinary data line, and `[DONE]` all the same."""
     yield Frame(SendKind.ERROR, step, data(dumps(error)))
     yield Frame(SendKind.DONE, step, data("[DONE]"))
