@@ -236,6 +236,7 @@ def upgrade() -> None:
     op.execute("SET LOCAL statement_timeout = '10min'")
     op.execute(ATTEMPTS)
     op.execute("CREATE INDEX attempts_of_series ON attempts (vantage_id, series_id, scheduled_at)")
+    op.execute("CREATE INDEX attempts_received ON attempts (received_at)")
     for script in (DIMENSIONS, ROLLUPS):
         for statement in script.split(";"):
             op.execute(statement)

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import DBAPIError
@@ -48,7 +49,7 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-class EmbeddedPostgresFailed(MonitorError):  # noqa: N818 - the tree of the product's errors names what happened
+class EmbeddedPostgresFailed(MonitorError):
     """The embedded server cannot be had; the message says why and what to do."""
 
 
@@ -102,7 +103,7 @@ class EmbeddedPostgres:
     def _pg_ctl(self, *arguments: str) -> list[str]:
         return [str(self.binaries / "pg_ctl"), "-D", str(self.data), *arguments]
 
-    def __enter__(self) -> EmbeddedPostgres:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -28,7 +28,7 @@ _CONTENT_CLASSES = ("22", "23", "54")
 """SQLSTATE classes that blame the content: data exceptions, integrity, program limits. All else may pass later."""
 
 
-class RowRefused(MonitorError):  # noqa: N818 - the tree of the product's errors names what happened
+class RowRefused(MonitorError):
     """Postgres will never take this content; the message is its reason."""
 
 

@@ -27,7 +27,7 @@ LOCK = 0x46540002  # "FT" 2: one process at a time migrates
 LOCK_WAIT_SECONDS = 120
 
 
-class MigrationFailed(MonitorError):  # noqa: N818 - the tree of the product's errors names what happened
+class MigrationFailed(MonitorError):
     """The schema could not be changed; nothing of the failed version stayed."""
 
 

@@ -42,7 +42,7 @@ def existing(connection: Connection) -> list[date]:
     """The days that have a partition, ascending."""
     found = text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'attempts'::regclass")
     names = connection.execute(found).scalars()
-    return sorted(datetime.strptime(n.rpartition(PREFIX)[2], "%Y%m%d").date() for n in names if PREFIX in n)
+    return sorted(date.fromisoformat(n.rpartition(PREFIX)[2]) for n in names if PREFIX in n)
 
 
 def create(connection: Connection, days: Iterable[date]) -> list[date]:

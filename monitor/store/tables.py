@@ -104,6 +104,7 @@ attempts = Table(
     Column("served_model", Text),
     Column("server", JSONB, nullable=False),  # reported timings, seconds
     Index("attempts_of_series", "vantage_id", "series_id", "scheduled_at"),
+    Index("attempts_received", "received_at"),
     info=DISTRIBUTED,
     postgresql_partition_by="RANGE (scheduled_at)",
 )

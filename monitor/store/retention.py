@@ -1,0 +1,86 @@
+"""How long things are kept: days are made ahead, old ones dropped, rollups outlive them.
+
+Hides the order that loses nothing: the rollups of a day are brought up to date before its raw attempts go, and from
+then on they are final (`retention_floor`), so that a very late row cannot replace an hour by itself alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from sqlalchemy import Engine, text
+
+from monitor.store import partitions, rollups
+from monitor.store.engine import transaction
+from monitor.store.measures import MEASURES
+
+MARGIN = timedelta(hours=1)
+"""Days go that much later than promised: `insert` on a machine whose clock is behind still finds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What to keep."""
+
+    raw_days: int = 30
+    rollup_days: int = 400
+    ahead_days: int = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What a sweep did."""
+
+    created: list[date]  # days that now have a partition
+    dropped: list[date]  # days whose raw attempts are gone
+    rollups_deleted: int  # hours of series
+
+
+def sweep(engine: Engine, now: datetime, policy: Policy | None = None) -> Swept:
+    """Make the coming days' partitions, drop days older than `raw_days`, delete older rollups. Run it hourly, anywhere.
+
+    May run in several processes at once, and again after it was cut short. Raises StoreUnavailable.
+    """
+    policy = policy or Policy()
+    today = partitions.day_of(now)
+    with transaction(engine) as connection:
+        coming = [today + timedelta(days=n) for n in range(policy.ahead_days + 1)]
+        created = partitions.create(connection, coming)
+    return Swept(
+        created=created,
+        dropped=_drop_raw(engine, now, now - timedelta(days=policy.raw_days) - MARGIN),
+        rollups_deleted=_delete_rollups(engine, now - timedelta(days=policy.rollup_days)),
+    )
+
+
+def _drop_raw(engine: Engine, now: datetime, keep_from: datetime) -> list[date]:
+    """Days wholly before `keep_from`, each in a transaction of its own: readers wait as shortly as possible."""
+    with transaction(engine) as connection:
+        days = [d for d in partitions.existing(connection) if partitions.start_of(d + timedelta(days=1)) <= keep_from]
+    for day in days:
+        end = partitions.start_of(day + timedelta(days=1))
+        _raise_floor(engine, end)
+        while rollups.refresh(engine, now, before=end):
+            pass
+        with transaction(engine) as connection:
+            partitions.drop(connection, day)
+    return days
+
+
+def _raise_floor(engine: Engine, raw_from: datetime) -> None:
+    raise_it = text(
+        "INSERT INTO retention_floor (only_row, raw_from) VALUES (true, :raw_from) ON CONFLICT (only_row) "
+        "DO UPDATE SET raw_from = greatest(retention_floor.raw_from, excluded.raw_from)"
+    )
+    with transaction(engine) as connection:
+        connection.execute(raise_it, {"raw_from": raw_from})
+
+
+def _delete_rollups(engine: Engine, keep_from: datetime) -> int:
+    with transaction(engine) as connection:
+        for measure in MEASURES:  # one at a time: each is a range of the index (measure, hour)
+            query = text("DELETE FROM rollup_histograms WHERE measure = :measure AND hour < :keep_from")
+            connection.execute(query, {"measure": measure, "keep_from": keep_from})
+        gone = connection.execute(text("DELETE FROM rollups WHERE hour < :keep_from"), {"keep_from": keep_from})
+        return int(gone.rowcount)
