@@ -109,7 +109,8 @@ class Metrics:
 
     def declare(self, series: Series) -> None:
         """Create every counter and histogram of a configured series at zero. Declaring again changes nothing,
-        unless its labels changed (another model behind the same target): then the old ones are removed."""
+        unless its labels changed (another model behind the same target): then the old ones are removed.
+        """
         key, values = _key(series), tuple(series.labels[name] for name in SERIES_LABELS)
         with self._lock:
             known = self._declared.get(key)
@@ -138,9 +139,9 @@ class Metrics:
 
     def _zeroes(self) -> Iterator[tuple[MetricWrapperBase, *tuple[str, ...]]]:
         for family in (self.ttft, self.ttfo, self.total, self.speed, self.late, self.confirming, self.invalid):
-            yield family,
-        yield self.stalls,
-        yield self.retransmits,
+            yield (family,)
+        yield (self.stalls,)
+        yield (self.retransmits,)
         for phase in Phase:
             yield self.phase, phase
         for outcome in (Outcome.SUCCESS, Outcome.FAILED):

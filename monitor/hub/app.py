@@ -6,6 +6,7 @@ import asyncio
 import gzip
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -17,13 +18,14 @@ from monitor.hub.live import LiveQueries, LiveView
 from monitor.metrics import Metrics
 from monitor.model import Series
 
+Name = Annotated[str | None, Query(max_length=200)]
+CONTENT_SECURITY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 GZIP_FROM_BYTES = 1024
 SECURITY_HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    ),
+    (b"content-security-policy", CONTENT_SECURITY),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -64,9 +66,9 @@ def _add_page(app: FastAPI, view: LiveView, advice: Mapping[str, str]) -> None:
     @app.get("/api/live")
     async def live(
         request: Request,
-        vantage: str | None = Query(None, max_length=200),
-        target: str | None = Query(None, max_length=200),
-        probe: str | None = Query(None, max_length=200),
+        vantage: Name = None,
+        target: Name = None,
+        probe: Name = None,
     ) -> Response:
         chosen = (vantage, target, probe) if vantage and target and probe else None
         body = await asyncio.to_thread(pages.live, await view.now(), advice, chosen)

@@ -51,6 +51,11 @@ class View:
     store_error: str | None  # why the store could not be asked, None when it could
     refreshed_at: datetime | None  # when the store last answered
 
+    @property
+    def seen_at(self) -> datetime:
+        """Until when the attempts are known: what came later may wait in a spool, and its absence is no silence."""
+        return self.now if self.store_error is None else self.refreshed_at or self.now
+
 
 class LiveView:
     """Gives a `View` for now. For one event loop; the callables are called in it and must not block.

@@ -60,7 +60,7 @@ def live(view: View, advice: Mapping[str, str], chosen: SeriesKey | None = None)
     """
     judged = {key: judge(attempts) for key, attempts in view.attempts.items()}
     all_cells = cells(view, judged)
-    level, sentence = headline(all_cells, view.now)
+    level, sentence = headline(all_cells, view)
     return json.dumps(
         {
             "format": 1,

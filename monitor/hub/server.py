@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from types import TracebackType
+from typing import Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -86,10 +87,10 @@ class WebServer:
     @property
     def url(self) -> str:
         """Where a browser on this machine finds the page."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 (read, not bound)
         return f"http://{_address(host, self._port)}/"
 
-    def __enter__(self) -> WebServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 from statistics import median
 
 from monitor.hub.live import SeriesKey, View, key_of
-from monitor.hub.rows import DOUBTS, MISSED, clipped, duration, iso
+from monitor.hub.rows import DOUBTS, MISSED, duration, iso
 from monitor.model import Attempt, Outcome, Series
 from monitor.timeline import Mark
 
@@ -39,6 +40,7 @@ class State(StrEnum):
     WAITING = "waiting"  # series only: no attempt yet
 
 
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BAD = frozenset({State.FAILED, State.SILENT})
 GOOD = frozenset({State.OK, State.WAITING})
 
@@ -60,6 +62,7 @@ class Cell:
     state: State
     words: str
     since: datetime | None
+    run: int  # how many attempts in a row ended like the last one
     judged: Sequence[Judged]  # planned attempts, oldest first
     median: float | None
     next_at: datetime | None
@@ -105,18 +108,25 @@ def idle_gaps(view: View) -> dict[tuple[object, ...], float]:
     return gaps
 
 
-def headline(all_cells: Sequence[Cell], now: datetime) -> tuple[str, list[Part]]:
+def headline(all_cells: Sequence[Cell], view: View) -> tuple[str, list[Part]]:
     """(level, sentence): level is `good`, `warn`, `bad` or `none` (nothing measured yet)."""
+    if view.store_error is not None and view.refreshed_at is None:
+        return "bad", ["What was measured cannot be read: the database does not answer."]
     if not all_cells:
         return "none", ["No series is configured: nothing is measured."]
     bad = [cell for cell in all_cells if cell.state in BAD]
-    odd = [cell for cell in all_cells if cell.state not in BAD | GOOD]
+    odd = [cell for cell in all_cells if cell.state not in BAD | GOOD and not _is_passing_doubt(cell)]
     if bad or odd:
         return ("bad", _trouble(bad, all_cells)) if bad else ("warn", _trouble(odd, all_cells))
     waiting = [cell for cell in all_cells if cell.state is State.WAITING]
     if len(waiting) == len(all_cells):
-        return "none", ["No attempt yet", *_first_due(waiting, now)]
+        return "none", ["No attempt yet", *_first_due(waiting, view.now)]
     return "good", [_all_well(all_cells, len(waiting))]
+
+
+def _is_passing_doubt(cell: Cell) -> bool:
+    """One doubtful measurement says nothing about a target; several in a row mean that the agent needs a look."""
+    return cell.state is State.DOUBT and cell.run < ENOUGH
 
 
 def _state(attempt: Attempt, usual: float | None) -> State:
@@ -136,33 +146,31 @@ def _counts(attempt: Attempt) -> bool:
 
 def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
     key = key_of(series)
-    state, since = _standing(view.now, series, judged)
+    state, since, run = _standing(view.seen_at, series, judged)
     times = [one.attempt.timeline.ttft for one in judged if _counts(one.attempt) and one.attempt.valid]
     known = [ttft for ttft in times if ttft is not None]
     return Cell(
         series=series,
         state=state,
-        words=_words(state, judged, view.now),
+        words=_words(state, judged, view.seen_at),
         since=since,
+        run=run,
         judged=judged,
         median=median(known[-RECENT:]) if known else None,
         next_at=view.next_slot.get(key),
     )
 
 
-def _standing(now: datetime, series: Series, judged: Sequence[Judged]) -> tuple[State, datetime | None]:
+def _standing(now: datetime, series: Series, judged: Sequence[Judged]) -> tuple[State, datetime | None, int]:
+    """(state, since when, attempts in a row like the last one)."""
     if not judged:
-        return State.WAITING, None
+        return State.WAITING, None, 0
     last = judged[-1]
     patience = timedelta(seconds=3 * series.probe.interval_seconds + series.probe.deadline_seconds)
     if now - last.attempt.scheduled_at > patience:
-        return State.SILENT, last.attempt.scheduled_at
-    run = [last]
-    for one in reversed(judged[:-1]):
-        if one.state is not last.state:
-            break
-        run.append(one)
-    return last.state, run[-1].attempt.started_at
+        return State.SILENT, last.attempt.scheduled_at, 0
+    run = list(takewhile(lambda one: one.state is last.state, reversed(judged)))
+    return last.state, run[-1].attempt.started_at, len(run)
 
 
 def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
@@ -172,7 +180,8 @@ def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
     if state is State.SILENT:
         return f"silent for {duration((now - last.scheduled_at).total_seconds())}"
     if state is State.FAILED and last.failure is not None:
-        return f"failing: {last.failure.kind.replace('_', ' ')} in {last.failure.phase}"
+        kind, phase = last.failure.kind.replace("_", " "), last.failure.phase
+        return f"failing: {kind}" if kind.startswith(phase) else f"failing: {kind} in {phase}"
     if state is State.MISSED:
         return f"not measured: {MISSED[last.missed]}" if last.missed else "not measured"
     if state is State.DOUBT:
@@ -190,16 +199,36 @@ def _idle(asked: Sequence[Attempt]) -> Iterator[tuple[tuple[object, ...], float]
 
 
 def _trouble(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> list[Part]:
-    since = min((cell.since for cell in troubled if cell.since), default=None)
-    began: list[Part] = [] if since is None else [" since ", {"at": iso(since)}]
+    """What, where, since when: of all of them where one phrase covers them, else of the one that began last."""
     scope = _scope(troubled, all_cells)
+    newest = max(troubled, key=lambda cell: cell.since or _LONG_AGO)
     if scope is not None:
-        return [f"{scope}: {_kinds(troubled)}", *began, "."]
-    first = max(troubled, key=lambda cell: (cell.since is not None, cell.since or datetime.max))
-    share = f"{len(troubled)} of {len(all_cells)} series {'needs' if len(troubled) == 1 else 'need'} a look. "
-    began = [] if first.since is None else [" since ", {"at": iso(first.since)}]
-    more = f", and {len(troubled) - 1} more" if len(troubled) > 1 else ""
-    return [share, f"{_name(first)}: {clipped(first.words, 120)}", *began, f"{more}."]
+        oldest = min(troubled, key=lambda cell: cell.since or _LONG_AGO)
+        return [scope, *_phrase(oldest), "."]
+    more = len(troubled) - 1
+    rest = f"; {more} more {'needs' if more == 1 else 'need'} a look." if more else "."
+    return [_name(newest), *_phrase(newest), rest]
+
+
+def _phrase(cell: Cell) -> list[Part]:
+    """The predicate of a sentence about a series in trouble."""
+    began: Part = {"at": iso(cell.since)} if cell.since else "an unknown time"
+    if cell.state is State.SILENT:
+        return [" has been silent since ", began]
+    if cell.state is State.MISSED:
+        return [" has not been measured since ", began]
+    if cell.state is State.DOUBT:
+        return [" has given doubtful measurements since ", began]
+    if cell.state is State.SLOW:
+        usual = cell.judged[-1].median
+        compared = f", usually {duration(usual)}" if usual is not None else ""
+        return [" had a slow first token at ", began, f" ({duration(cell.last_ttft or 0.0)}{compared})"]
+    failure = cell.judged[-1].attempt.failure
+    kind = failure.kind.replace("_", " ") if failure else "unknown"
+    if cell.run < 2:
+        return [" failed at ", began, f" ({kind})"]
+    times = f"{cell.run} times or more" if cell.run == len(cell.judged) else f"{cell.run} times in a row"
+    return [" has failed since ", began, f" ({kind}, {times})"]
 
 
 def _scope(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> str | None:
@@ -213,11 +242,6 @@ def _scope(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> str | None:
         if len(names) == 1 and whole == chosen and len(whole) > 1:
             return sentence.format(names.pop())
     return None
-
-
-def _kinds(troubled: Sequence[Cell]) -> str:
-    words = sorted({clipped(cell.words, 80) for cell in troubled})
-    return words[0] if len(words) == 1 else f"{words[0]}, and other trouble"
 
 
 def _name(cell: Cell) -> str:

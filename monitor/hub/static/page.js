@@ -14,7 +14,7 @@ const PHASES = {
   generate: ["Generate", "From the first token to the end of the answer."],
 };
 
-const state = { etag: null, data: null, chosen: null, paused: false, skew: 0, lastGood: 0, trouble: null, page: null, timer: 0 };
+const state = { etag: null, data: null, chosen: null, paused: false, skew: 0, lastGood: 0, trouble: null, page: null, timer: 0, probes: 1 };
 const $ = (id) => document.getElementById(id);
 
 function make(tag, properties = {}, ...children) {
@@ -55,7 +55,9 @@ const serverNow = () => Date.now() + state.skew;
 
 function ago(at) {
   const seconds = Math.max(0, Math.round((serverNow() - Date.parse(at)) / 1000));
-  return seconds < 2 ? "just now" : `${duration(seconds).replace(/\.\d+ s$/, " s")} ago`;
+  if (seconds < 2) return "just now";
+  const [, size, unit] = [[0, 1, "s"], [60, 60, "min"], [3600, 3600, "h"], [86400, 86400, "d"]].findLast(([from]) => seconds >= from);
+  return `${Math.floor(seconds / size)} ${unit} ago`;
 }
 
 function until(at) {
@@ -116,6 +118,7 @@ function take(data, etag) {
   state.page ??= data.page;
   state.data = data;
   state.etag = etag;
+  state.probes = new Set(data.cells.map((cell) => cell.probe)).size;
   showState(data);
   showMatrix(data);
   showRows(data);
@@ -220,13 +223,14 @@ function fillCell(button, cell) {
   button.dataset.shown = shown;
   button.setAttribute("aria-pressed", pressed);
   const median = cell.median_ttft === null ? "" : `median ${duration(cell.median_ttft)}`;
-  button.replaceChildren(
-    make("span", { class: "where" }, cell.vantage, " ", simulatedBadge(cell.simulated)),
+  const old = ["failed", "silent"].includes(cell.state) ? "value old" : "value";
+  button.replaceChildren(...[
+    make("span", { class: "where" }, cell.vantage, " ", simulatedBadge(state.data.vantages.some((one) => one.name === cell.vantage && one.simulated))),
     make("span", { class: "top" },
-      make("span", {}, make("span", { class: "value", text: duration(cell.last_ttft) }), make("span", { class: "quiet", text: median })),
+      make("span", {}, make("span", { class: old, text: duration(cell.last_ttft) }), make("span", { class: "quiet", text: median })),
       sparkline(cell)),
     make("span", { class: "words quiet" }, make("span", { class: `pill ${cell.state}`, text: cell.words }), " ", ...cellTimes(cell)),
-    make("span", { class: "quiet", text: ` probe ${cell.probe}` }));
+    state.probes > 1 ? make("span", { class: "quiet", text: `probe ${cell.probe}` }) : null].filter(Boolean));
 }
 
 function cellTimes(cell) {
@@ -328,12 +332,22 @@ function attempt(one, open) {
 function summary(one) {
   return make("summary", {},
     make("span", { class: "when" }, timeNode(one.at, "at"), make("span", { class: "quiet" }, timeNode(one.at, "ago"))),
-    make("span", { class: "who" }, make("b", { text: one.target }), make("span", { class: "quiet", text: `from ${one.vantage} · ${one.probe}` })),
+    make("span", { class: "who" }, make("b", { text: one.target }), " from ", one.vantage, make("span", { class: "quiet" }, simulatedBadge(one.simulated), asked(one))),
     track(one),
     make("span", { class: "number main" }, make("span", { class: "unit", text: "first token " }), duration(one.ttft)),
-    make("span", { class: "number" }, make("span", { class: "unit", text: "total " }), duration(one.total)),
+    make("span", { class: "number" }, make("span", { class: "unit", text: one.total === null ? "" : "total " }), lasted(one)),
     badges(one),
     trouble(one));
+}
+
+function lasted(one) {
+  if (one.total !== null || !one.lasted) return duration(one.total);
+  return make("span", { class: "quiet", text: `ended at ${duration(one.lasted)}` });
+}
+
+function asked(one) {
+  const idle = one.idle === null || one.idle < 1 ? "" : `after ${duration(one.idle)} idle`;
+  return [one.simulated ? " " : "", [state.probes > 1 ? one.probe : "", idle].filter(Boolean).join(" · ")].join("");
 }
 
 function track(one) {
@@ -361,8 +375,6 @@ function badges(one) {
   if (one.state === "slow") add("slow", `slow first token: usually ${duration(one.median)}`, "more than three times the recent median of this series");
   if (one.confirming) add("plain", "second try, to compare");
   for (const doubt of one.doubts) add("doubt", doubt.name.replaceAll("_", " "), doubt.text);
-  if (one.idle !== null && one.idle >= 0.001) add("plain", `after ${duration(one.idle)} idle`, "nobody had asked this target for that long, as far as this page knows");
-  if (one.simulated) list.append(simulatedBadge(true));
   return list;
 }
 
@@ -370,7 +382,8 @@ function trouble(one) {
   if (one.missed) return make("span", { class: "trouble" }, make("span", { class: "pill missed", text: "not measured" }), ` ${one.missed}`);
   if (!one.failure) return null;
   const advice = one.failure.advice ? make("span", { class: "advice", text: ` ${one.failure.advice}` }) : null;
-  const kind = `${one.failure.kind.replaceAll("_", " ")} in ${one.failure.phase}`;
+  const name = one.failure.kind.replaceAll("_", " "), phase = one.failure.phase;
+  const kind = name.startsWith(phase) ? name : `${name} in ${phase}`;
   return make("span", { class: "trouble" }, make("span", { class: "pill failed", text: kind }), " ", make("span", { text: one.failure.text }), advice);
 }
 
@@ -378,7 +391,8 @@ function more(one) {
   const phases = one.bars.map((bar) => make("tr", {},
     make("th", { scope: "row" }, make("span", { class: `swatch ${bar.name}` }), PHASES[bar.name][0]),
     make("td", { text: duration(bar.seconds) + (bar.died ? " (ended here)" : "") })));
-  const facts = one.facts.map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
+  const idle = one.idle === null ? [] : [["Idle before", one.idle ? `${duration(one.idle)}: nobody had asked this target for that long` : "not idle: another attempt was still running"]];
+  const facts = [...idle, ...one.facts].map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
   const doubts = one.doubts.map((doubt) => make("li", { text: `${doubt.name.replaceAll("_", " ")}: ${doubt.text}` }));
   return make("div", { class: "more" },
     make("table", {}, make("tbody", {}, ...phases)),
@@ -387,7 +401,8 @@ function more(one) {
 }
 
 function showScale(attempts) {
-  const lengths = attempts.map((one) => one.lasted).filter((lasted) => lasted > 0).sort((a, b) => a - b);
+  const ended = attempts.filter((one) => one.ttft !== null && !one.failure), measured = ended.length ? ended : attempts;
+  const lengths = measured.map((one) => one.lasted).filter((lasted) => lasted > 0).sort((a, b) => a - b);
   const usual = lengths.length ? lengths[Math.floor((lengths.length - 1) * 0.85)] : 1;
   const longest = lengths.at(-1) || 1, scale = niceScale(longest <= usual * 2 ? longest : usual * 1.15);
   $("rows").style.setProperty("--scale", scale);
@@ -429,10 +444,12 @@ const listed = (names) => (names.length < 2 ? names.join("") : `${names.slice(0,
 function showLegend() {
   const entries = Object.entries(PHASES).map(([name, [title, text]]) => [`swatch ${name}`, title, text]);
   entries.push(["swatch wait died", "Hatched", "The attempt failed in this phase."]);
+  entries.push(["swatch chart", "Small charts", "First tokens over the recent median (dotted). ▲ slow, ✕ failed, – not measured, ○ measurement in doubt."]);
   $("legend").replaceChildren(...entries.map(([kind, title, text]) =>
     make("div", {}, make("dt", {}, make("span", { class: kind, "aria-hidden": "true" }), make("span", { text: title })), make("dd", { text }))));
 }
 
+$("key").open = innerWidth > 760;
 $("pause").addEventListener("click", () => {
   state.paused = !state.paused;
   $("pause").setAttribute("aria-pressed", String(state.paused));
