@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -33,7 +34,7 @@ from monitor.agent.spoolfile import (
     is_corrupt,
     set_aside,
 )
-from monitor.clock import Clock
+from monitor.clock import Clock, instant
 from monitor.model import Attempt, SpoolFull
 from monitor.wire import WireError, decode, encode
 
@@ -66,6 +67,7 @@ class _Facts:
 class _Job(Generic[T]):
     work: Callable[[SpoolFile], T]
     appends: bool = False
+    reads: bool = False  # goes on while the disk refuses writes
     done: Future[T] = field(default_factory=Future)
     outcome: Any = None
 
@@ -88,7 +90,7 @@ class Spool:
         self._facts = _Facts()
         self._housekept_ns = 0
         self._file: SpoolFile | None = None
-        self._refused = False
+        self._trouble: str | None = None
         self._lock = SpoolLock(path)
         self._open_at_start()
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
@@ -108,10 +110,15 @@ class Spool:
         return self._facts.size_bytes
 
     @property
-    def oldest_seconds(self) -> float:
-        """Age of the oldest waiting attempt; 0 when none waits."""
+    def oldest(self) -> datetime | None:
+        """When the oldest waiting attempt was appended; None when none waits."""
         oldest = self._facts.oldest_us
-        return 0.0 if oldest is None else max(0.0, (self._now_us() - oldest) / 1e6)
+        return None if oldest is None else instant(oldest * 1_000)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the spool cannot be written now; None while it can."""
+        return self._trouble
 
     @property
     def last_id(self) -> int:
@@ -121,7 +128,8 @@ class Spool:
     @property
     def losses(self) -> Mapping[str, int]:
         """Attempts lost since the spool was created, by reason: `size`, `age`, `disk_full`, `corrupt`, `unreadable`,
-        `unwritable`, `rejected`. A file found broken at the start counts once, as nobody knows how much it held."""
+        `unwritable`, `rejected`. A file found broken at the start counts once, as nobody knows how much it held.
+        """
         return dict(self._facts.losses)
 
     # ------------------------------------------------------------------------------------------------ calls
@@ -136,7 +144,7 @@ class Spool:
 
     async def take(self, limit: int, *, newest_first: bool = True, after: int = 0) -> list[SpooledRow]:
         """Up to `limit` waiting attempts with ids above `after`. They stay until deleted."""
-        return await self._ask(lambda file: self._take(file, limit, newest_first, after))
+        return await self._ask(lambda file: self._take(file, limit, newest_first, after), reads=True)
 
     async def delete(self, ids: Sequence[int]) -> None:
         """Forget delivered attempts. On a full disk they are remembered as delivered and deleted later."""
@@ -153,7 +161,7 @@ class Spool:
 
     async def rejected(self) -> list[tuple[int, str, bytes]]:
         """What was set aside: (id, reason, encoded attempt), oldest first, at most a thousand."""
-        return await self._ask(SpoolFile.rejected)
+        return await self._ask(SpoolFile.rejected, reads=True)
 
     async def skip(self, gap: SkippedSlots) -> None:
         """Note slots that were passed over without rows."""
@@ -161,7 +169,7 @@ class Spool:
 
     async def gaps(self) -> list[SkippedSlots]:
         """The noted gaps, oldest first, at most a thousand."""
-        return await self._ask(SpoolFile.gaps)
+        return await self._ask(SpoolFile.gaps, reads=True)
 
     async def mark(self, series: SeriesKey, walked: Walked) -> None:
         """Remember how far a series has come; what was asked earlier is on disk no later than this."""
@@ -169,17 +177,17 @@ class Spool:
 
     async def marks(self) -> Mapping[SeriesKey, Walked]:
         """How far each series had come."""
-        return await self._ask(SpoolFile.marks)
+        return await self._ask(SpoolFile.marks, reads=True)
 
     async def close(self) -> None:
         """Finish what was asked, close the file and let others have it."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def _ask(self, work: Callable[[SpoolFile], T], *, appends: bool = False) -> T:
+    async def _ask(self, work: Callable[[SpoolFile], T], *, appends: bool = False, reads: bool = False) -> T:
         if not self._thread.is_alive():
             raise SpoolFull(f"the spool {self.path} is closed")
-        job = _Job(work, appends)
+        job = _Job(work, appends, reads)
         self._jobs.put(job)
         return await asyncio.shield(asyncio.wrap_future(job.done))  # a caller that is cancelled undoes nothing
 
@@ -244,8 +252,8 @@ class Spool:
             job.outcome = error
 
     def _accept(self, jobs: list[_Job[Any]]) -> None:
-        if self._refused:
-            self._refused = False
+        if self._trouble is not None:
+            self._trouble = None
             log.info("the spool can be written again", path=str(self.path), lost=dict(self.losses))
         for job in jobs:
             if isinstance(job.outcome, Exception):
@@ -254,17 +262,29 @@ class Spool:
                 job.done.set_result(job.outcome)
 
     def _refuse(self, jobs: list[_Job[Any]], error: Exception) -> None:
-        if not self._refused:
-            self._refused = True
+        if self._trouble is None:
             log.error(
                 "the spool cannot be written; attempts are lost until it can", path=str(self.path), cause=str(error)
             )
+        self._trouble = f"the spool cannot be written: {error}"
         for job in jobs:
+            if job.reads and self._read(job):
+                continue
             self._uncounted["disk_full"] += job.appends
             full = SpoolFull(f"the spool {self.path} cannot be written: {error}")
             full.__cause__ = error
             job.done.set_exception(full)
         self._publish()
+
+    def _read(self, job: _Job[Any]) -> bool:
+        """Answer a reading job outside any transaction; False when even that fails."""
+        if self._file is None:
+            return False
+        try:
+            job.done.set_result(job.work(self._file))
+        except (sqlite3.Error, OSError):
+            return False
+        return True
 
     def _publish(self) -> None:
         file = self._file

@@ -120,7 +120,7 @@ async def test_age_is_bounded(tmp_path):
     clock.advance(1000)
     await fill(store, 1, first=51)
     assert (store.depth, store.losses) == (2, {"age": 10})
-    assert store.oldest_seconds == 1000
+    assert store.oldest == START + timedelta(seconds=3000)
     await store.close()
 
 

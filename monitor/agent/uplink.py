@@ -1,0 +1,241 @@
+"""Delivery: from the spool to the store, at least once and deleted only when acknowledged.
+
+Hides order, pace and patience. Fresh attempts go first and at once; what an outage left behind follows in small,
+spaced batches, newest first, so that it never delays fresh ones. A store that is away is asked again with growing,
+jittered pauses and told about twice: when it goes and when it is back. What the store refuses for good is set aside
+in the spool with its reason; a batch that breaks the delivery as a whole is halved until the bad attempt stands alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from monitor.agent.spool import Spool, SpooledRow
+from monitor.clock import Clock
+from monitor.model import Attempt, SpoolFull, StoreUnavailable
+
+FRESH_BATCH = 500
+BACKLOG_BATCH = 100
+BACKLOG_PAUSE_SECONDS = 0.2
+"""A backlog moves at 500 attempts a second at most, and a fresh attempt waits for 100 others at most."""
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+DELIVERY_SECONDS = 60.0
+IDLE_SECONDS = 30.0
+LATE_AFTER_SECONDS = 120.0
+"""Two scrape intervals of a minute: what arrives later than that after its end tells of the past, not of now."""
+
+FRUITLESS_ROUNDS = 5
+"""A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
+
+Refusal = tuple[Attempt, str]
+"""An attempt that the store will never take, and why."""
+Deliver = Callable[[Sequence[Attempt]], Awaitable[Sequence[Refusal]]]
+log = structlog.get_logger("firsttoken.uplink")
+
+
+def is_late(attempt: Attempt, now: datetime) -> bool:
+    """Whether an attempt that arrives at `now` ended more than `LATE_AFTER_SECONDS` ago."""
+    return (now - attempt.started_at).total_seconds() - attempt.timeline.lasted_ns / 1e9 > LATE_AFTER_SECONDS
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What became of one batch."""
+
+    stored: list[int] = field(default_factory=list)  # row ids
+    refused: list[tuple[SpooledRow, str]] = field(default_factory=list)
+    broken: list[tuple[SpooledRow, str]] = field(default_factory=list)  # alone in a delivery that raised
+
+
+class Uplink:
+    """Delivers what the spool holds, from `start` to `stop`.
+
+    `deliver` takes attempts, oldest first, and returns once they are stored for good, with those that never will be;
+    it may be given the same attempts again. It raises StoreUnavailable when the store cannot be reached.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        deliver: Deliver,
+        *,
+        clock: Clock | None = None,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
+        backlog_pause_seconds: float = BACKLOG_PAUSE_SECONDS,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._spool = spool
+        self._deliver = deliver
+        self._clock = clock or Clock()
+        self._first_pause = first_pause_seconds
+        self._longest_pause = longest_pause_seconds
+        self._backlog_pause = backlog_pause_seconds
+        self._on_failure = on_failure
+        self._fresh = asyncio.Event()
+        self._seen_id = 0
+        self._away_since_ns: int | None = None
+        self._pause = first_pause_seconds
+        self._fruitless = 0
+        self._task: asyncio.Task[None] | None = None
+        self.away: str | None = None
+        """Why the store cannot be reached, None while it can."""
+
+    def wake(self) -> None:
+        """Something was appended."""
+        self._fresh.set()
+
+    def start(self) -> None:
+        """Begin to deliver, in the running loop; the backlog of earlier processes included."""
+        self._task = asyncio.create_task(self._run(), name="uplink")
+
+    async def stop(self, seconds: float = 5.0) -> None:
+        """One last try for what waits, within `seconds`; the rest stays in the spool."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        with suppress(TimeoutError, SpoolFull):
+            async with asyncio.timeout(seconds):
+                more = await self._round(BACKLOG_BATCH)  # also when the store was away: it may be back
+                while more and self.away is None:
+                    more = await self._round(BACKLOG_BATCH)
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except SpoolFull:  # said by the spool itself
+                await asyncio.sleep(self._longest_pause)
+            except Exception:
+                log.exception("delivery broke; this is a defect of First Token")
+                await asyncio.sleep(self._longest_pause)
+
+    async def _step(self) -> None:
+        if self.away is not None:  # fresh attempts do not hurry a store that is away
+            await asyncio.sleep(self._next_pause())
+            await self._round(BACKLOG_BATCH)
+        elif self._spool.last_id > self._seen_id:
+            self._fresh.clear()
+            await self._fresh_round()
+        elif self._spool.depth:
+            if not await self._wait_for_fresh(self._backlog_pause):
+                await self._round(BACKLOG_BATCH)
+        else:
+            await self._wait_for_fresh(IDLE_SECONDS)
+
+    async def _wait_for_fresh(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._fresh.wait()
+                return True
+        return False
+
+    def _next_pause(self) -> float:
+        pause, self._pause = self._pause, min(self._longest_pause, self._pause * 2)
+        return pause * random.uniform(0.5, 1.0)  # spreads agents, hides nothing
+
+    async def _fresh_round(self) -> None:
+        """What was appended since the last look; at the start that is everything, of which the newest go first."""
+        seen, newest = self._seen_id, self._spool.last_id
+        rows = await self._spool.take(FRESH_BATCH if seen else BACKLOG_BATCH, after=seen)
+        self._seen_id = newest
+        await self._send(rows)
+
+    async def _round(self, limit: int) -> int:
+        """Deliver the newest that wait; how many were taken from the spool."""
+        self._seen_id = self._spool.last_id
+        rows = await self._spool.take(limit)
+        await self._send(rows)
+        return len(rows)
+
+    # ------------------------------------------------------------------------------------------------ one batch
+
+    async def _send(self, rows: Sequence[SpooledRow]) -> None:
+        """Deliver rows, delete the stored ones, set the refused ones aside; the rest stays for the next round."""
+        if not rows:
+            return
+        tally = _Tally()
+        try:
+            await self._deliver_or_halve(rows, tally)
+        except StoreUnavailable as error:
+            self._note_away(error)
+        else:
+            self._judge(tally)
+        await self._spool.delete(tally.stored)
+        for row, reason in tally.refused:
+            await self._set_aside(row, reason)
+
+    async def _deliver_or_halve(self, rows: Sequence[SpooledRow], tally: _Tally) -> None:
+        try:
+            refusals = await self._deliver_in_time([row.attempt for row in reversed(rows)])
+        except StoreUnavailable:
+            raise
+        except Exception as error:
+            if len(rows) == 1:
+                tally.broken.append((rows[0], f"{type(error).__name__}: {error}"))
+                return
+            middle = len(rows) // 2
+            await self._deliver_or_halve(rows[:middle], tally)
+            await self._deliver_or_halve(rows[middle:], tally)
+        else:
+            reasons = {id(attempt): reason for attempt, reason in refusals}
+            tally.stored += [row.id for row in rows if id(row.attempt) not in reasons]
+            tally.refused += [(row, reasons[id(row.attempt)]) for row in rows if id(row.attempt) in reasons]
+
+    async def _deliver_in_time(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
+        try:
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                return await self._deliver(attempts)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"no answer within {DELIVERY_SECONDS:.0f} s") from error
+
+    def _judge(self, tally: _Tally) -> None:
+        """Blame an attempt for a broken delivery only when others went through, or after several fruitless rounds."""
+        fruitless = bool(tally.broken) and not tally.stored and not tally.refused
+        self._fruitless = self._fruitless + 1 if fruitless else 0
+        if fruitless and self._fruitless < FRUITLESS_ROUNDS:
+            self._note_away(StoreUnavailable(f"deliveries break: {tally.broken[0][1]}"))
+            return
+        self._fruitless = 0
+        tally.refused += tally.broken
+        self._note_back()
+
+    async def _set_aside(self, row: SpooledRow, reason: str) -> None:
+        self._on_failure()
+        attempt = row.attempt
+        log.error(
+            "the store refuses an attempt for good; it is set aside in the spool",
+            vantage=attempt.vantage,
+            target=attempt.target,
+            probe=attempt.probe,
+            scheduled_at=attempt.scheduled_at.isoformat(),
+            cause=reason[:500],
+        )
+        await self._spool.reject(row.id, reason)
+
+    def _note_away(self, error: StoreUnavailable) -> None:
+        self._on_failure()
+        if self.away is None:
+            self._away_since_ns = self._clock.monotonic_ns()
+            log.warning("the store is away; attempts wait in the spool", cause=str(error), waiting=self._spool.depth)
+        self.away = str(error) or type(error).__name__
+
+    def _note_back(self) -> None:
+        if self.away is None:
+            return
+        away_ns = self._clock.monotonic_ns() - (self._away_since_ns or 0)
+        self.away, self._pause = None, self._first_pause
+        log.info("the store is back", away_seconds=round(away_ns / 1e9, 1), waiting=self._spool.depth)

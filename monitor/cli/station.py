@@ -1,0 +1,323 @@
+"""One process that plays all parts: schedule, probes, spool, delivery, database, metrics and page.
+
+`up` runs a Station on a person's configuration, `demo` on its own. Hides what starts before what, what goes on while
+something else is away, and what a new configuration may change while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from monitor.agent.failures import ADVICE
+from monitor.agent.probe import Prober
+from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
+from monitor.agent.spool import Spool
+from monitor.agent.uplink import Refusal, Uplink, is_late
+from monitor.cli.storage import Storage
+from monitor.clock import Clock
+from monitor.config import Config
+from monitor.hub.app import create_app
+from monitor.hub.server import WebServer
+from monitor.metrics import Metrics
+from monitor.model import Attempt, Series, SpoolFull, StoreUnavailable
+from monitor.store.retention import Policy
+from monitor.wire import WireError
+
+PULSE_SECONDS = 1.0
+TEND_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+DRAIN_SECONDS = 10.0
+FINAL_DELIVERY_SECONDS = 5.0
+
+OnAttempt = Callable[[Attempt, Series], None]
+log = structlog.get_logger("firsttoken")
+
+
+class Station:
+    """Probes what `config` says and keeps the record, from `start` to `stop`; also an asynchronous context manager.
+
+    `on_attempt` is called in the loop with every attempt (missed ones too) once it is on disk; it must return at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        vantage: str | None = None,
+        state_directory: Path | None = None,
+        clock: Clock | None = None,
+        on_attempt: OnAttempt | None = None,
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Raises ConfigError for a vantage that cannot be chosen or a database URL that cannot be read,
+        EmbeddedPostgresFailed when there is no database at all.
+        """
+        self.config = config
+        self.state_directory = Path(state_directory or config.spool.directory)
+        self._vantage = vantage
+        self._clock = clock or Clock()
+        self._on_attempt = on_attempt
+        self._series: dict[SeriesKey, Series] = {}
+        self.metrics = Metrics(self._clock)
+        self._take_series(config)
+        self.storage = Storage(config.database_url, self.state_directory / "postgres", self._clock)
+        self._writer = ThreadPoolExecutor(1, "store")
+        self._tender = ThreadPoolExecutor(1, "sweep")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._spool: Spool | None = None
+        self._web: WebServer | None = None
+        self._runner: Runner | None = None
+        self._uplink: Uplink | None = None
+        self._prober: Prober | None = None
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Start everything; on return probes run. The database may come later: attempts wait on disk meanwhile.
+
+        Raises SpoolBusy, ListenError: a sentence, with everything stopped again.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        self._web = await asyncio.to_thread(self._start_web)
+        self._spool = await asyncio.to_thread(self._open_spool)
+        self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
+        await self._prober.start()
+        self._uplink = Uplink(
+            self._spool, self._deliver, clock=self._clock, on_failure=self.metrics.count_uplink_failure
+        )
+        self._runner = self._make_runner(self._prober)
+        self.metrics.config_reloaded(True)
+        self._pulse(self._spool)
+        await self._runner.start(await self._spool.marks())
+        self._runner.replace(self.series, list(config.vantages))
+        self._uplink.start()
+        self._tasks = [asyncio.create_task(self._keep_pulse()), asyncio.create_task(self._keep_tending())]
+
+    async def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
+        """Finish what runs within `drain_seconds`, deliver what is possible, stop everything. May be called twice."""
+        for task in self._tasks:
+            task.cancel()
+        if self._runner is not None:
+            await self._runner.stop(drain_seconds)
+        if self._uplink is not None:
+            await self._uplink.stop(min(drain_seconds, FINAL_DELIVERY_SECONDS))
+        if self._web is not None:
+            await asyncio.to_thread(self._web.stop)
+        if self._prober is not None:
+            await self._prober.close()
+        if self._spool is not None:
+            await self._spool.close()
+        for threads in (self._writer, self._tender):
+            threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.storage.close)
+        self._runner = self._uplink = self._web = self._prober = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def reload(self, config: Config) -> Changes:
+        """Take over series, labels, limits and retention; slots that did not change are neither lost nor repeated.
+
+        Raises ConfigError, with nothing changed, when this process's vantage is gone.
+        """
+        assert self._runner is not None
+        self._take_series(config)
+        for name in self._fixed_changes(config):
+            log.warning("this change takes effect at the next start", section=name)
+        self.config = config
+        self._runner.limit(config.limits.max_concurrent, config.limits.per_provider)
+        changes = self._runner.replace(self.series, list(config.vantages))
+        self.metrics.config_reloaded(True)
+        return changes
+
+    # ------------------------------------------------------------------------------------------------ facts
+
+    @property
+    def series(self) -> list[Series]:
+        """What is probed now."""
+        return list(self._series.values())
+
+    @property
+    def url(self) -> str:
+        """The page of this process."""
+        assert self._web is not None
+        return self._web.url
+
+    @property
+    def spool(self) -> Spool:
+        """Where attempts wait."""
+        assert self._spool is not None
+        return self._spool
+
+    @property
+    def runner(self) -> Runner:
+        """What runs the slots."""
+        assert self._runner is not None
+        return self._runner
+
+    def health(self) -> Mapping[str, str | None]:
+        """Each part with None, or with the sentence that says what is wrong."""
+        return {
+            "schedule": None if self._runner is not None else "not started yet",
+            "spool": self._spool.trouble if self._spool is not None else "not opened yet",
+            "store": self._uplink.away if self._uplink is not None else "not started yet",
+        }
+
+    # ------------------------------------------------------------------------------------------------ parts
+
+    def _take_series(self, config: Config) -> None:
+        wanted = {
+            key_of(series): series
+            for vantage in config.select_vantages(self._vantage)
+            for series in config.series(vantage.name)
+        }
+        for key, series in self._series.items():
+            if key not in wanted:
+                self.metrics.forget(series)
+        for series in wanted.values():
+            self.metrics.declare(series)
+        self._series = wanted
+
+    def _fixed_changes(self, config: Config) -> list[str]:
+        now, then = self.config, config
+        return [
+            name
+            for name, differs in (
+                ("storage.database_url", now.database_url != then.database_url),
+                ("spool", now.spool != then.spool),
+                ("web", now.web != then.web),
+                ("log", now.log != then.log),
+            )
+            if differs
+        ]
+
+    def _start_web(self) -> WebServer:
+        app = create_app(
+            self.metrics,
+            self.storage,
+            self.health,
+            series=lambda: self.series,
+            next_slot=lambda series: self._runner.next_slot(series) if self._runner is not None else None,
+            advice={kind.value: text for kind, text in ADVICE.items()},
+            clock=self._clock,
+        )
+        server = WebServer(app, self.config.web.host, self.config.web.port)
+        server.start()
+        return server
+
+    def _open_spool(self) -> Spool:
+        spool = self.config.spool
+        return Spool(self.state_directory / "spool.sqlite3", spool.max_bytes, spool.max_age_seconds, self._clock)
+
+    def _make_runner(self, prober: Prober) -> Runner:
+        outlets = Outlets(
+            record=self._record,
+            mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
+            skip=lambda gap: self._if_possible(self.spool.skip(gap)),
+            lag=self.metrics.observe_scheduler_lag,
+            release=prober.release,
+        )
+        limits = self.config.limits
+        return Runner(
+            prober.run,
+            outlets,
+            clock=self._clock,
+            max_concurrent=limits.max_concurrent,
+            per_provider=limits.per_provider,
+        )
+
+    @staticmethod
+    async def _if_possible(writing: Awaitable[None]) -> None:
+        with suppress(SpoolFull):  # the spool says so itself, once
+            await writing
+
+    # ------------------------------------------------------------------------------------------------ attempts
+
+    async def _record(self, attempt: Attempt, series: Series) -> None:
+        try:
+            await self.spool.append(attempt)
+        except SpoolFull:
+            pass  # counted as a loss and said by the spool
+        except WireError as error:
+            log.error("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
+        if self._uplink is not None:
+            self._uplink.wake()
+        if self._on_attempt is not None:
+            self._on_attempt(attempt, series)
+
+    async def _deliver(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._store, attempts)
+
+    def _store(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
+        """In the writing thread: store, then count what is new. An abandoned call still counts what it stored."""
+        known = self._series
+        try:
+            inserted = self.storage.insert(list(known.values()), attempts, self.config.storage.raw_days)
+        except StoreUnavailable:
+            self.metrics.set_store_up(False)
+            raise
+        self.metrics.set_store_up(True)
+        self.metrics.count_delivered(len(attempts) - len(inserted.rejected))
+        now = self._clock.now()
+        for attempt in inserted.new:
+            self._observe(attempt, known.get((attempt.vantage, attempt.target, attempt.probe)), is_late(attempt, now))
+        if inserted.conflicts:
+            names = sorted({attempt.vantage for attempt in inserted.conflicts})
+            log.warning(
+                "slots were measured twice with other results: does another process play the same vantage?",
+                vantages=names,
+                attempts=len(inserted.conflicts),
+            )
+        return [(rejected.attempt, rejected.reason) for rejected in inserted.rejected]
+
+    def _observe(self, attempt: Attempt, series: Series | None, late: bool) -> None:
+        if series is None:  # of an earlier configuration
+            self.metrics.undeclared.inc()
+            return
+        self.metrics.observe(attempt, series, late)
+
+    # ------------------------------------------------------------------------------------------------ upkeep
+
+    async def _keep_pulse(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + PULSE_SECONDS
+            await asyncio.sleep(PULSE_SECONDS)
+            self.metrics.observe_loop_lag(loop.time() - due)
+            self._pulse(self.spool)
+
+    def _pulse(self, spool: Spool) -> None:
+        self.metrics.set_spool(spool.depth, spool.size_bytes, spool.oldest, sum(spool.losses.values()))
+
+    async def _keep_tending(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            policy = Policy(raw_days=self.config.storage.raw_days, rollup_days=self.config.storage.rollup_days)
+            pause = TEND_SECONDS
+            try:
+                await loop.run_in_executor(self._tender, self.storage.tend, policy)
+            except StoreUnavailable as error:
+                pause = RETRY_SECONDS
+                log.debug("the database cannot be tended now", cause=str(error))
+            except Exception:
+                log.exception("the database could not be tended; this is a defect of First Token")
+            await asyncio.sleep(pause)

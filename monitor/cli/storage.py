@@ -1,0 +1,121 @@
+"""The database of one process: brought up in the background, used from worker threads, tended every minute.
+
+Hides whether it is the embedded server or another, and that it may be away: until it can be used every call raises
+StoreUnavailable, and the next call tries again to start, connect and migrate.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from monitor.clock import Clock
+from monitor.model import Attempt, MonitorError, Series, StoreUnavailable
+from monitor.store import attempts as stored
+from monitor.store import embedded, migrate, retention, rollups
+from monitor.store.engine import Engine, describe, open_engine
+
+RETENTION_EVERY = timedelta(hours=1)
+SHOWN_BACK = timedelta(days=1)
+SHOWN_ROWS = 5_000
+
+
+class Storage:
+    """Safe to use from several threads."""
+
+    def __init__(self, url: str | None, data: Path, clock: Clock | None = None) -> None:
+        """`url` None: the embedded server, with its data in the folder `data`.
+
+        Raises ConfigError for a URL that cannot be read, EmbeddedPostgresFailed when the embedded one is not installed.
+        """
+        self._url = url
+        self._data = data
+        self._clock = clock or Clock()
+        self._server: embedded.EmbeddedPostgres | None = None
+        self._engine: Engine | None = None
+        self._is_up = False
+        self._bringing_up = threading.Lock()
+        self._retained_at: datetime | None = None
+        if url is None:
+            embedded.wheel_binaries()
+        else:
+            self._engine = open_engine(url)
+
+    @property
+    def place(self) -> str:
+        """Where the rows go, for logs: never with a password."""
+        return describe(self._engine) if self._engine is not None else f"embedded Postgres in {self._data}"
+
+    def insert(self, series: Sequence[Series], attempts: Sequence[Attempt], raw_days: int) -> stored.Inserted:
+        """Store a batch; see `store.attempts.insert`. Raises StoreUnavailable."""
+        engine = self._ready()
+        try:
+            return stored.insert(engine, series, attempts, self._clock.now(), raw_days=raw_days)
+        except StoreUnavailable:
+            self._is_up = False
+            raise
+
+    def tend(self, policy: retention.Policy) -> None:
+        """Recompute rollups that new rows touched; make and drop partitions once an hour. Raises StoreUnavailable."""
+        engine, now = self._ready(), self._clock.now()
+        if self._retained_at is None or abs(now - self._retained_at) >= RETENTION_EVERY:
+            retention.sweep(engine, now, policy)
+            self._retained_at = now
+        rollups.refresh(engine, now)
+
+    def latest(self, per_series: int) -> Sequence[Attempt]:
+        """The newest attempts of each series within the last day, newest first."""
+        counts: Counter[tuple[str, str, str]] = Counter()
+        newest = []
+        for attempt in self._since(self._clock.now() - SHOWN_BACK):
+            key = (attempt.vantage, attempt.target, attempt.probe)
+            counts[key] += 1
+            if counts[key] <= per_series:
+                newest.append(attempt)
+        return newest
+
+    def received_since(self, moment: datetime) -> Sequence[Attempt]:
+        """Attempts that may have come in since `moment`, newest first."""
+        return self._since(moment - timedelta(minutes=5))
+
+    def _since(self, moment: datetime) -> Sequence[Attempt]:
+        if self._engine is None or not self._is_up:
+            raise StoreUnavailable("the database is not ready yet")
+        return stored.recent(self._engine, SHOWN_ROWS, since=moment)
+
+    def close(self) -> None:
+        """Close connections; stop the embedded server unless others use it."""
+        if self._engine is not None:
+            self._engine.dispose()
+        if self._server is not None:
+            self._server.stop()
+
+    def _ready(self) -> Engine:
+        with self._bringing_up:
+            if not self._is_up or self._engine is None:
+                self._bring_up()
+                self._is_up = True
+            assert self._engine is not None
+            return self._engine
+
+    def _bring_up(self) -> None:
+        try:
+            url = self._url or self._start_embedded()
+            migrate.upgrade(url)
+        except StoreUnavailable:
+            raise
+        except MonitorError as error:
+            raise StoreUnavailable(str(error)) from error
+
+    def _start_embedded(self) -> str:
+        """Start it, again if it died; the new hold on the server is taken before the old one is let go."""
+        server = embedded.start(self._data)
+        if self._server is not None:
+            self._server.stop()
+        self._server = server
+        if self._engine is None:
+            self._engine = open_engine(server.url)
+        return server.url
