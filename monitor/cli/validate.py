@@ -88,10 +88,10 @@ def _print_plan(config: Config) -> None:
 
 def _series_table(config: Config) -> Table:
     """A row for each target of each probe; its vantage points stand in one cell."""
-    table = Table(box=box.SIMPLE_HEAD, title="What will run", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="What will run", title_justify="left", pad_edge=False)
     for name in ("target", "probe", "connection"):
         table.add_column(name, no_wrap=True)
-    table.add_column("from")
+    table.add_column("from", min_width=6)
     for name in ("every", "deadline", "slots/h"):
         table.add_column(name, justify="right", no_wrap=True)
     rows: dict[tuple[str, str], list[Series]] = {}
@@ -124,7 +124,7 @@ def _marked(name: str, simulated: bool) -> str:
 
 
 def _use_table(config: Config) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="What it may use in a day", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title="What it may use in a day", title_justify="left", pad_edge=False)
     table.add_column("target")
     for name in ("slots/h", "output tokens, at most", "prompt tokens, about"):
         table.add_column(name, justify="right")

@@ -222,12 +222,21 @@ def _parse_database_url(value: str) -> str:
     return value
 
 
+def _parse_header(value: str) -> str:
+    bare = value.strip()
+    if not bare or len(bare) > 8192 or not bare.isascii() or not bare.isprintable():
+        raise ValueError
+    return bare
+
+
 def _parse_secret(value: str) -> str:
     if not value.strip():
         raise Refused("a key that is not empty")
-    if len(value) > 8192 or not value.strip().isascii() or not value.strip().isprintable():
+    if value.strip().lower().startswith("bearer "):
+        raise Refused("the key alone; the dialect writes Bearer before it")
+    if " " in value.strip():
         raise ValueError
-    return value.strip()
+    return _parse_header(value)
 
 
 def _parse_listen(value: str) -> tuple[str, int]:
@@ -266,8 +275,8 @@ HTTP_VERSION = Kind(_parse_http_version, "1.1 or 2", {"enum": ["1.1", "2", 1.1, 
 URL = Kind(_parse_url, "http://host or https://host with a path, such as https://api.openai.com/v1")
 PROXY = Kind(_parse_proxy, "http://host:port (an HTTP proxy that takes CONNECT)")
 DATABASE_URL = Kind(_parse_database_url, "postgresql://user:password@host:5432/name", secret=True)
-SECRET = Kind(_parse_secret, "a key of printable ASCII characters on one line, best as ${NAME}", secret=True)
-HEADER = replace(SECRET, allowed="printable ASCII characters on one line, not empty")
+SECRET = Kind(_parse_secret, "a key of printable ASCII characters without spaces, best as ${NAME}", secret=True)
+HEADER = replace(SECRET, parse=_parse_header, allowed="printable ASCII characters on one line, not empty")
 LISTEN = Kind(_parse_listen, "host:port such as 127.0.0.1:8765, [::1]:8765, 0.0.0.0:8765")
 PATH = text(1000, "the path of a file")
 

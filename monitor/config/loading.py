@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from monitor.config import checks, kinds, shape
 from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
-from monitor.config.notes import Bad, Notes
+from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
 from monitor.config.reading import Entry, Reader, describe
 from monitor.config.shape import PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
 from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
@@ -61,9 +61,14 @@ def loads(
     except Unreadable as error:
         notes.flaw(error.flaw)
         raise InvalidConfig(notes.mistakes) from None
-    for flaw in document.flaws:
-        notes.flaw(flaw)
-    config = _Loading(notes, document.root).config()
+    config = None
+    try:
+        for flaw in document.flaws:
+            notes.flaw(flaw)
+        config = _Loading(notes, document.root).config()
+    except Enough:
+        last = Mistake(name, None, "", f"more than {MAX_MISTAKES} mistakes", f"none; the first {MAX_MISTAKES} follow")
+        notes.mistakes.append(last)
     if config is None or notes.mistakes:
         raise InvalidConfig(notes.mistakes)
     return config

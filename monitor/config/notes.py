@@ -16,11 +16,16 @@ from monitor.config.mistake import Mistake, did_you_mean, quoted
 from monitor.model import Secret
 
 MAX_SECRET_FILE = 65_536
+MAX_MISTAKES = 200
 SHORTEST_PART = 6
 """Shorter parts of a composed secret are no secrets (`none`, `v1`), and scrubbing them would garble every text."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
+
+
+class Enough(Exception):
+    """So many mistakes that a person will not read on."""
 
 
 class Bad(Exception):
@@ -38,10 +43,13 @@ class Notes:
     secrets: dict[Secret, None] = field(default_factory=dict)  # in the order of the file, each once
 
     def wrong(self, line: int | None, path: str, found: str, allowed: str) -> None:
+        if len(self.mistakes) >= MAX_MISTAKES:
+            raise Enough
         self.mistakes.append(Mistake(self.file, line, path, found, allowed))
 
     def warn(self, line: int | None, path: str, found: str, allowed: str) -> None:
-        self.warnings.append(Mistake(self.file, line, path, found, allowed))
+        if len(self.warnings) < MAX_MISTAKES:
+            self.warnings.append(Mistake(self.file, line, path, found, allowed))
 
     def flaw(self, flaw: Flaw) -> None:
         self.wrong(flaw.line, flaw.key, flaw.found, flaw.allowed)
@@ -58,9 +66,13 @@ class Notes:
         self.warn(line, path, found, allowed)
 
     def secret(self, value: str) -> Secret:
-        """The value as a secret, remembered for scrubbing."""
+        """The value as a secret, remembered for scrubbing.
+
+        A URL is remembered by its password alone: scrubbing takes out parts of secrets too, and hosts are worth reading.
+        """
         found = Secret(value)
-        self.secrets[found] = None
+        if "://" not in value:
+            self.secrets[found] = None
         return found
 
     def path(self, name: str) -> Path:

@@ -35,12 +35,10 @@ def slots_per_hour(probe: Probe) -> float:
 
 def uses(config: Config) -> list[TargetUse]:
     """What each target that is probed will be asked for."""
-    series = all_series(config)
-    return [
-        _use(name, [item.probe for item in series if item.target.name == name])
-        for name in config.targets
-        if any(item.target.name == name for item in series)
-    ]
+    probes: dict[str, list[Probe]] = {name: [] for name in config.targets}
+    for series in all_series(config):
+        probes[series.target.name].append(series.probe)
+    return [_use(name, asked) for name, asked in probes.items() if asked]
 
 
 def prompt_tokens(probe: Probe) -> int:

@@ -94,7 +94,7 @@ class Reader:
         if not isinstance(node, Mapping):
             raise self.notes.refuse(line, path, describe(node), form.allowed)
         if isinstance(form, Headers):
-            return self.headers(node, path)
+            return self.headers(node, path, line)
         if isinstance(form, Json):
             return self.json(node, path)
         return self.map(form, node, path)
@@ -151,8 +151,10 @@ class Reader:
                 found[name] = self.scalar(form.value, child, f"{path}.{name}", line)
         return FrozenDict(found)
 
-    def headers(self, node: Mapping, path: str) -> FrozenDict[str, str | Secret]:
+    def headers(self, node: Mapping, path: str, line: int) -> FrozenDict[str, str | Secret]:
         """The good ones of the headers, mistakes noted."""
+        if len(node.entries) > shape.MAX_HEADERS:
+            raise self.notes.refuse(line, path, f"{len(node.entries)} headers", f"at most {shape.MAX_HEADERS}")
         found: dict[str, str | Secret] = {}
         for name, child in node.entries.items():
             with suppress(Bad):
@@ -183,7 +185,9 @@ class Reader:
         if not secret:
             return value
         self.notes.warn_literal(node.text, path, line)
-        return self.notes.secret(value)
+        if not has_reference(node.text):
+            self.notes.secret(value.split()[-1])
+        return Secret(value)  # what came from the environment is remembered already, without the `Bearer` before it
 
     def json(self, node: Mapping, path: str) -> FrozenDict[str, object]:
         found: dict[str, object] = {}

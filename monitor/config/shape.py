@@ -17,6 +17,7 @@ from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Secret
 
 MAX_PROMPT = 20_000
 MAX_LIST = 500
+MAX_HEADERS = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from monitor.config import ConfigError, InvalidConfig, load
+from monitor.config import ConfigError, InvalidConfig, load, loads
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "config"
 BAD_FILES = sorted(path.stem for path in GOLDEN.glob("*.yaml"))
@@ -33,7 +33,7 @@ def test_message(name: str) -> None:
 
 def test_every_bad_file_has_its_message() -> None:
     """No golden file stands alone."""
-    assert BAD_FILES == sorted(path.stem for path in GOLDEN.glob("*.txt"))
+    assert sorted(path.stem for path in GOLDEN.glob("*.txt")) == BAD_FILES
     assert len(BAD_FILES) > 60
 
 
@@ -68,3 +68,19 @@ def test_bytes_that_are_no_text(tmp_path: Path, data: bytes, message: str) -> No
     with pytest.raises(ConfigError) as caught:
         load(path, {})
     assert message in str(caught.value)
+
+
+def test_a_flood_of_mistakes_is_cut() -> None:
+    """Thousands of wrong keys cost little and give a message that a person can read."""
+    text = "targets:\n  one:\n" + "".join(f"    wrong{number}: 1\n" for number in range(20_000)) + "probes: {}\n"
+    with pytest.raises(InvalidConfig) as caught:
+        loads(text, {})
+    assert str(caught.value).startswith("configuration: found more than 200 mistakes")
+    assert len(caught.value.mistakes) == 201
+
+
+@pytest.mark.parametrize("text", ["[" * 400_000, "{a: " * 200_000, "- " * 400_000, "? " * 100_000, "a: &a [*a]\n"])
+def test_nesting_is_bounded(text: str) -> None:
+    """Text that nests without end, or into itself, is refused in words."""
+    with pytest.raises(InvalidConfig):
+        loads(text, {})

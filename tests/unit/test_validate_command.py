@@ -1,0 +1,80 @@
+"""`firsttoken validate` and `firsttoken schema`: for people, for machines, with their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from monitor.cli.schema import schema
+from monitor.cli.validate import validate
+
+ROOT = Path(__file__).parents[2]
+GOOD = str(ROOT / "examples" / "firsttoken.yaml")
+PLANTED = "sk-planted-Zq7Vx2Lm9Tr4"
+KEYS = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OWN_LLAMA_KEY"), PLANTED)
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    """The two commands as the command line registers them."""
+    app = typer.Typer()
+    app.command()(validate)
+    app.command()(schema)
+    return app
+
+
+def test_good_file(app: typer.Typer) -> None:
+    """A good file shows its series and what they may use, and no key."""
+    result = CliRunner().invoke(app, ["validate", GOOD], env=KEYS)
+    assert result.exit_code == 0
+    for expected in ("own-often", "fresh+control", "all 3", "221,184", "21 series, 396 slots an hour"):
+        assert expected in result.stdout
+    assert PLANTED not in result.output
+
+
+def test_good_file_for_machines(app: typer.Typer) -> None:
+    """--json prints one object with every series and the digest."""
+    result = CliRunner().invoke(app, ["validate", GOOD, "--json"], env=KEYS)
+    report = json.loads(result.stdout)
+    assert report["valid"] is True
+    assert len(report["series"]) == 21
+    assert report["series"][0]["vantage"] == "lagos"
+    assert report["series"][0]["slots_per_hour"] == pytest.approx(12)
+    assert PLANTED not in result.output
+
+
+def test_bad_file(app: typer.Typer, tmp_path: Path) -> None:
+    """Mistakes go to the error stream, one a line, with exit code 2; --json prints them as data."""
+    path = tmp_path / "firsttoken.yaml"
+    path.write_text((ROOT / "examples" / "minimal.yaml").read_text() + "    interval: 10 parsecs\n    targets: [x]\n")
+    result = CliRunner().invoke(app, ["validate", str(path)])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert (
+        f'{path}:13: probes.short.interval: found "10 parsecs"; allowed: a duration such as 60s, 5m\n' in result.stderr
+    )
+    assert result.stderr.endswith("2 mistakes\n")
+    result = CliRunner().invoke(app, ["validate", str(path), "--json"])
+    assert result.exit_code == 2
+    report = json.loads(result.stdout)
+    assert report["valid"] is False
+    assert report["mistakes"][1]["key"] == "probes.short.targets[0]"
+
+
+def test_unset_secrets(app: typer.Typer) -> None:
+    """Keys that are not here are mistakes, or warnings with --allow-missing-secrets."""
+    nothing = dict.fromkeys(KEYS)
+    assert CliRunner().invoke(app, ["validate", GOOD], env=nothing).exit_code == 2
+    result = CliRunner().invoke(app, ["validate", GOOD, "--allow-missing-secrets"], env=nothing)
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: ") == 3
+
+
+def test_schema(app: typer.Typer) -> None:
+    """`schema` prints JSON Schema."""
+    result = CliRunner().invoke(app, ["schema"])
+    assert json.loads(result.stdout)["$schema"].endswith("2020-12/schema")
