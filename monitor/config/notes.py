@@ -68,7 +68,7 @@ class Notes:
     def secret(self, value: str) -> Secret:
         """The value as a secret, remembered for scrubbing.
 
-        A URL is remembered by its password alone: scrubbing takes out parts of secrets too, and hosts are worth reading.
+        A URL is remembered by its password alone: scrubbing takes out parts of secrets too, and hosts are no secret.
         """
         found = Secret(value)
         if "://" not in value:
