@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import gc
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from monitor.model import ConfigError, MonitorError
 from monitor.simulator.scenario import Scenario
 from monitor.simulator.scenario_file import read_scenario, scenario
 from monitor.simulator.server import Simulator
-
-FLUSH_SECONDS = 0.5  # how old a line of the send log may be before it reaches the file
+from monitor.simulator.serving import serve_until_told
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,23 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"simulator: {wrong}\n")
         return 2
     return 0
-
-
-async def serve_until_told(simulator: Simulator, ending: asyncio.Event) -> None:
-    """Keep an entered simulator going until `ending` is set or SIGINT or SIGTERM comes, its log never far behind."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ending.set)
-    try:
-        while not ending.is_set():
-            simulator.log.flush()
-            try:
-                await asyncio.wait_for(ending.wait(), FLUSH_SECONDS)
-            except TimeoutError:
-                continue
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 async def _run(asked: Scenario, send_log: str | None, until_stdin_closes: bool) -> None:
