@@ -155,7 +155,7 @@ class ArrivalReader:
         self._polls = running_polls()
         self._opened_offset_ns = clock.offset_ns()
         self._drained_ns = clock.monotonic_ns()
-        self._segments_read = 0
+        self._segments_read: int | None = 0  # None: not known, as more arrived between the read and the count
         self._bytes_read = 0
 
     def read(self) -> Arrival:
@@ -178,29 +178,33 @@ class ArrivalReader:
         return now, wall - (before + now) // 2
 
     def _spread_ns(self, at_ns: int, size: int, stamped: bool) -> int:
-        counts = self._count()
-        if counts is not None:
-            segments, receive_mss, drained = counts
-            one_write = segments <= 1 or size >= (segments - 1) * receive_mss
-            if stamped and one_write and drained:
-                return 0
+        if stamped and self._came_as_one(size):
+            return 0
         seen_empty = self._drained_ns
         if self._polls is not None:
             seen_empty = max(seen_empty, self._polls.empty_since_ns)
         return max(0, at_ns - seen_empty)
 
-    def _count(self) -> tuple[int, int, bool] | None:
-        """Data segments since the last read, the receive MSS, and whether nothing more waits in the kernel."""
+    def _came_as_one(self, size: int) -> bool:
+        """Whether the bytes of this read were one segment, or one write of the peer cut into full segments."""
+        counts = self._count()
+        if counts is None:
+            return False
+        receive_mss, bytes_in, data_in = counts
+        segments = None if self._segments_read is None else data_in - self._segments_read
+        drained = bytes_in <= self._bytes_read + 1  # a FIN counts one
+        self._segments_read = data_in if drained else None
+        return segments is not None and (segments <= 1 or (drained and size >= (segments - 1) * receive_mss))
+
+    def _count(self) -> tuple[int, int, int] | None:
+        """Receive MSS, and bytes and data segments that have arrived so far, read or not."""
         if not _IS_LINUX:
             return None
         try:
             raw = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
-            receive_mss, bytes_in, data_in = _COUNTS.unpack_from(raw)
+            return _COUNTS.unpack_from(raw)
         except (OSError, struct.error):
             return None
-        segments = data_in - self._segments_read
-        self._segments_read = data_in
-        return segments, receive_mss, bytes_in <= self._bytes_read + 1  # a FIN counts one
 
 
 def enable_kernel_stamps(sock: socket.socket) -> bool:

@@ -28,7 +28,7 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 """What a socket may hold read but not yet decoded; beyond it the peer waits, as TCP intends."""
 WAKES_PER_TURN = 4
 COALESCED_ABOVE_NS = 1_000_000
-"""A read whose first segment may be older than its stamp by more than this is `coalesced`."""
+"""A token in a read whose first segment may be older than its stamp by more than this is in doubt, unless it is last."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,6 @@ class Tape:
     worst_lag_ns: int = 0
     worst_step_ns: int = 0
     unstamped: int = 0
-    coalesced: int = 0
     connection: Connection | None = None
     last_write_began_ns: int | None = None
     last_write_ns: int | None = None
@@ -69,7 +68,6 @@ class Tape:
         self.worst_lag_ns = max(self.worst_lag_ns, arrival.lag_ns)
         self.worst_step_ns = max(self.worst_step_ns, abs(arrival.step_ns))
         self.unstamped += not arrival.stamped
-        self.coalesced += arrival.spread_ns > COALESCED_ABOVE_NS
 
 
 current_tape: contextvars.ContextVar[Tape] = contextvars.ContextVar("current_tape")
@@ -81,25 +79,31 @@ class Turnstile:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._open = False
+        self._released = 0
+        self._turning = False
 
     def wake(self, reader: asyncio.Future[None]) -> None:
-        self._waiting.append(reader)
-        if not self._open:
-            self._open = True
-            self._loop.call_soon(self._release)
-
-    def _release(self) -> None:
-        released = 0
-        while self._waiting and released < WAKES_PER_TURN:
-            reader = self._waiting.popleft()
-            if not reader.done():
-                reader.set_result(None)
-                released += 1
-        if self._waiting:
-            self._loop.call_soon(self._release)
+        """Let the reader go on now, or when its turn comes."""
+        if self._released < WAKES_PER_TURN and not self._waiting:
+            self._release(reader)
         else:
-            self._open = False
+            self._waiting.append(reader)
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._released = 0
+        while self._waiting and self._released < WAKES_PER_TURN:
+            self._release(self._waiting.popleft())
+        self._turning = self._released > 0
+        if self._turning:
+            self._loop.call_soon(self._turn)
+
+    def _release(self, reader: asyncio.Future[None]) -> None:
+        if not reader.done():
+            reader.set_result(None)
+            self._released += 1
 
 
 class FrameWalker:

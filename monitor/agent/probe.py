@@ -148,42 +148,67 @@ def _key(series: Series) -> tuple[str, str, str]:
 
 
 class _Deadlines:
-    """Which limit holds now, and what it means when it passes. One timer, moved on as the attempt gets further."""
+    """Which limit holds now, and what it means when it passes.
+
+    Moving a timer for every token would cost more than the token: the timer of the silence is set again only when it
+    fires, by the time of the last sign of life.
+    """
 
     def __init__(self, series: Series) -> None:
         self._probe = series.probe
         self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
+        self._began = self._alive_at = self._loop.time()
+        self._silence: asyncio.TimerHandle | None = None
         self.timer = asyncio.timeout_at(None)
         self.kind = FailureKind.CONNECT_TIMEOUT
         self.seconds = 0.0
 
     def begin(self) -> None:
-        self._until(FailureKind.CONNECT_TIMEOUT, self._probe.connect_timeout_seconds, since=self._began)
+        """Start counting: no connection yet."""
+        self._until(FailureKind.CONNECT_TIMEOUT, self._probe.connect_timeout_seconds)
 
     def passed(self, mark: Mark) -> None:
+        """The attempt got further: another limit holds."""
         if mark is Mark.SEND_START:
             first = self._probe.first_token_deadline_seconds
             limit = self._probe.deadline_seconds if first is None else first
-            self._until(FailureKind.FIRST_TOKEN_DEADLINE, limit, since=self._began)
+            self._until(FailureKind.FIRST_TOKEN_DEADLINE, limit)
+        elif mark is Mark.FIRST_TOKEN:
+            self._until(FailureKind.TOTAL_DEADLINE, self._probe.deadline_seconds)
+            self.alive()
+            self._watch_silence()
 
     def alive(self) -> None:
         """Something came after the first token: silence is counted from now."""
-        self._until(FailureKind.STALLED, self._probe.stall_seconds, since=self._loop.time())
+        self._alive_at = self._loop.time()
 
     def finished(self) -> None:
-        """The end marker came; what remains is bounded elsewhere."""
+        """The answer is over; what remains is bounded elsewhere."""
         self.timer.reschedule(None)
+        self.stop()
 
-    def _until(self, kind: FailureKind, limit: float, *, since: float) -> None:
-        when, total = since + limit, self._began + self._probe.deadline_seconds
-        if when > total or (when == total and kind is not FailureKind.FIRST_TOKEN_DEADLINE):
-            self.kind, self.seconds = FailureKind.TOTAL_DEADLINE, self._probe.deadline_seconds
-        else:
-            self.kind, self.seconds = kind, limit
-        self.timer.reschedule(min(when, total))
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def _watch_silence(self) -> None:
+        silent_at = self._alive_at + self._probe.stall_seconds
+        if self._loop.time() < silent_at:
+            self._silence = self._loop.call_at(silent_at, self._watch_silence)
+        elif not self.timer.expired():
+            self.kind, self.seconds = FailureKind.STALLED, self._probe.stall_seconds
+            self.timer.reschedule(self._loop.time())
+
+    def _until(self, kind: FailureKind, limit: float) -> None:
+        total = self._probe.deadline_seconds
+        if limit > total or (limit == total and kind is FailureKind.CONNECT_TIMEOUT):
+            kind, limit = FailureKind.TOTAL_DEADLINE, total
+        self.kind, self.seconds = kind, limit
+        self.timer.reschedule(self._began + limit)
 
     def text(self) -> str:
+        """What has just passed, as a sentence."""
         waited = f"{self.seconds:g} s"
         return {
             FailureKind.CONNECT_TIMEOUT: f"no connection within {waited}",
@@ -200,7 +225,9 @@ class _Answer:
     headers: dict[str, str] = field(default_factory=dict)
     http_version: str | None = None
     arrivals: list[int] = field(default_factory=list)  # one a token event, absolute monotonic ns
-    first_token_spread_ns: int = 0
+    last_token_arrival: Arrival | None = None
+    first_arrivals: list[Arrival] = field(default_factory=list)  # of the first token and of the first visible one
+    uncertain: set[int] = field(default_factory=set)  # `at_ns` of reads that hold a token with something behind it
 
 
 class _Run:
@@ -237,6 +264,8 @@ class _Run:
             self.fail(FailureKind.PROTOCOL_ERROR, f"the body cannot be decompressed: {error}")
         except Exception as error:  # whatever it is, the slot gets its record
             self.fail(*failures.classify_exception(error, self._timeline().reached()))
+        finally:
+            self._deadlines.stop()
         if self.failure is not None:
             self._tape.mark(Mark.GAVE_UP)
 
@@ -260,10 +289,11 @@ class _Run:
             else:
                 await self._read_error(response)
             self._tcp = self._connection.tcp_facts()
-            drained = self.failure is None and await self._drain(response)
+            if self.failure is None:
+                await self._drain(response)
         finally:
             await response.aclose()
-        if drained and series.probe.control:
+        if self.failure is None and series.probe.control:
             await self._control(roads, lane, headers)
 
     @property
@@ -306,6 +336,8 @@ class _Run:
 
     def _note(self, event: StreamEvent, arrival: Arrival) -> None:
         """Set the marks that this event passes, at the arrival of the read that completed it."""
+        if arrival is self._answer.last_token_arrival and arrival.spread_ns > COALESCED_ABOVE_NS:
+            self._answer.uncertain.add(arrival.at_ns)  # only the last event of a read is sure to be of its last segment
         if event.kind is EventKind.KEEPALIVE:
             return
         mark, at = self._tape.mark, arrival.at_ns
@@ -322,7 +354,7 @@ class _Run:
     def _note_token(self, kind: TokenKind, arrival: Arrival) -> None:
         answer, marks = self._answer, self._tape.marks
         if Mark.FIRST_TOKEN not in marks or (kind in VISIBLE and Mark.FIRST_VISIBLE not in marks):
-            answer.first_token_spread_ns = max(answer.first_token_spread_ns, arrival.spread_ns)
+            answer.first_arrivals.append(arrival)
         self._tape.mark(Mark.FIRST_TOKEN, arrival.at_ns)
         if kind in VISIBLE:
             self._tape.mark(Mark.FIRST_VISIBLE, arrival.at_ns)
@@ -331,6 +363,7 @@ class _Run:
         elif kind is TokenKind.TOOL_CALL:
             self._tape.mark(Mark.FIRST_TOOL, arrival.at_ns)
         marks[Mark.LAST_TOKEN] = arrival.at_ns
+        answer.last_token_arrival = arrival
         if len(answer.arrivals) < MAX_TOKEN_ARRIVALS:
             answer.arrivals.append(arrival.at_ns)
 
@@ -346,7 +379,7 @@ class _Run:
         kind, text = failures.classify_status(response.status, self._answer.headers, body, self._dialect.name)
         self.fail(kind, text, Phase.WAIT)  # the answer was a refusal: generating never began
 
-    async def _drain(self, response: Response) -> bool:
+    async def _drain(self, response: Response) -> None:
         """Read what follows the end marker, for a moment: only then can the connection be used again."""
         left = MAX_DRAINED_BYTES
         with suppress(Exception):
@@ -354,12 +387,13 @@ class _Run:
                 async for piece in response.pieces():
                     left -= len(piece)
                     if left < 0:
-                        return False
-                return True
-        return False
+                        return
 
     async def _control(self, roads: Roads, lane: Lane, headers: dict[str, str]) -> None:
-        """A cheap request on the same connection, after the prompt: the road without a GPU at its end. Never a failure."""
+        """A cheap request after the prompt: the road without a GPU at its end. Never a failure.
+
+        On the same connection, unless the server has closed it; its wait leaves the dialling out either way.
+        """
         tape = Tape(self._clock)
         with suppress(Exception):
             async with asyncio.timeout(CONTROL_SECONDS):
@@ -367,8 +401,6 @@ class _Run:
                 response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)
                 await self._drain(response)
                 await response.aclose()
-        if Mark.CONNECT_START in tape.marks:
-            return  # the server had closed: this was another road
         for seen, kept in _CONTROL_MARKS.items():
             if seen in tape.marks:
                 self._tape.mark(kept, tape.marks[seen])
@@ -400,10 +432,10 @@ class _Run:
             self._clock,
             self._cgroup,
             tape,
-            first_token_spread_ns=answer.first_token_spread_ns,
+            coalesced=bool(answer.uncertain),
+            first_token_coalesced=any(first.at_ns in answer.uncertain for first in answer.first_arrivals),
             warm=warm,
             reconnected=reconnected,
-            coalesced_above_ns=COALESCED_ABOVE_NS,
         )
         return Attempt(
             vantage=slot.vantage,
@@ -417,7 +449,7 @@ class _Run:
             outcome=Outcome.SUCCESS if self.failure is None else Outcome.FAILED,
             failure=self.failure,
             timeline=self._timeline(),
-            gaps=None if tape.coalesced else gaps([at - self._start_ns for at in answer.arrivals]),
+            gaps=None if answer.uncertain else gaps([at - self._start_ns for at in answer.arrivals]),
             tokens=seen.tokens,
             token_events=seen.token_events,
             finish_reason=seen.finish_reason,
@@ -427,7 +459,7 @@ class _Run:
             clock_source=verdict.clock_source,
             validity=verdict.doubts,
             loop_lag_seconds=verdict.loop_lag_ns / NS,
-            coalesced_reads=tape.coalesced,
+            coalesced_reads=len(answer.uncertain),
             reads=tape.reads,
         )
 

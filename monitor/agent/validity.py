@@ -49,10 +49,10 @@ def judge(
     cgroup: CpuThrottling,
     tape: Tape,
     *,
-    first_token_spread_ns: int,
+    coalesced: bool,
+    first_token_coalesced: bool,
     warm: bool,
     reconnected: bool,
-    coalesced_above_ns: int,
 ) -> Verdict:
     """Compare the machine now with how it stood when the attempt began."""
     polls = running_polls()
@@ -61,8 +61,8 @@ def judge(
     throttled = cgroup.throttled()
     found = {
         Doubt.LOOP_LAG: blocked > LOOP_LAG_NS,
-        Doubt.COALESCED: tape.coalesced > 0,
-        Doubt.FIRST_TOKEN_COALESCED: first_token_spread_ns > coalesced_above_ns,
+        Doubt.COALESCED: coalesced,
+        Doubt.FIRST_TOKEN_COALESCED: first_token_coalesced,
         Doubt.CPU_THROTTLED: throttled is not None and began.throttled is not None and throttled > began.throttled,
         Doubt.CLOCK_STEP: step > CLOCK_STEP_NS,
         Doubt.WARM_UP: not warm,
