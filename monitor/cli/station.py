@@ -291,7 +291,7 @@ class Station:
 
     def _observe(self, attempt: Attempt, series: Series | None, late: bool) -> None:
         if series is None:  # of an earlier configuration
-            self.metrics.undeclared.inc()
+            self.metrics.count_undeclared()
             return
         self.metrics.observe(attempt, series, late)
 

