@@ -7,7 +7,6 @@ StoreUnavailable, and the next call tries again to start, connect and migrate.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,10 +16,9 @@ from monitor.model import Attempt, MonitorError, Series, StoreUnavailable
 from monitor.store import attempts as stored
 from monitor.store import embedded, migrate, retention, rollups
 from monitor.store.engine import Engine, describe, open_engine
+from monitor.store.live import LiveQueries
 
 RETENTION_EVERY = timedelta(hours=1)
-SHOWN_BACK = timedelta(days=1)
-SHOWN_ROWS = 5_000
 
 
 class Storage:
@@ -67,24 +65,17 @@ class Storage:
         rollups.refresh(engine, now)
 
     def latest(self, per_series: int) -> Sequence[Attempt]:
-        """The newest attempts of each series within the last day, newest first."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        newest = []
-        for attempt in self._since(self._clock.now() - SHOWN_BACK):
-            key = (attempt.vantage, attempt.target, attempt.probe)
-            counts[key] += 1
-            if counts[key] <= per_series:
-                newest.append(attempt)
-        return newest
+        """See `store.live.LiveQueries`."""
+        return self._queries().latest(per_series)
 
     def received_since(self, moment: datetime) -> Sequence[Attempt]:
-        """Attempts that may have come in since `moment`, newest first."""
-        return self._since(moment - timedelta(minutes=5))
+        """See `store.live.LiveQueries`."""
+        return self._queries().received_since(moment)
 
-    def _since(self, moment: datetime) -> Sequence[Attempt]:
+    def _queries(self) -> LiveQueries:
         if self._engine is None or not self._is_up:
             raise StoreUnavailable("the database is not ready yet")
-        return stored.recent(self._engine, SHOWN_ROWS, since=moment)
+        return LiveQueries(self._engine, self._clock)
 
     def close(self) -> None:
         """Close connections; stop the embedded server unless others use it."""
