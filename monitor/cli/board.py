@@ -1,8 +1,9 @@
 """The live table of the terminal: the latest attempts as a matrix of targets and vantage points, and as lines.
 
 Hides rich. Fed with attempts as they are stored, it keeps the last few of each pair and nothing else, so its memory
-is bounded by the configuration. Says of each number what it is: seconds to the first token, as measured; `slow`
-compares an attempt with the median of its own pair, and claims no cause.
+is bounded by the configuration. One thread may feed it while another renders: rendering works on copies. Says of each
+number what it is: seconds to the first token, as measured; `slow` compares an attempt with the median of its own
+pair, and claims no cause.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Board:
         self._recent: deque[Attempt] = deque(maxlen=RECENT)
         self._page = page
         self.taken = 0
+        self.troubles: tuple[str, ...] = ()  # sentences about our own parts, shown until they are taken away
 
     def take(self, attempt: Attempt) -> None:
         """Show one more attempt; those of series that the board does not know are left out."""
@@ -93,7 +95,8 @@ class Board:
 
     def render(self, width: int) -> RenderableType:
         """The whole board for a terminal of `width` columns."""
-        return Group(self._heading(), self._matrix(width), *[self.line(one) for one in self._recent])
+        troubles = [Text(trouble, style="yellow") for trouble in self.troubles]
+        return Group(self._heading(), *troubles, self._matrix(width), *[self.line(one) for one in list(self._recent)])
 
     def _heading(self) -> Text:
         return Text.assemble(

@@ -164,10 +164,6 @@ class Child:
 
     def stop(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """End it: asked first, killed after `patience_seconds`. Safe to call again."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream:
-                with contextlib.suppress(OSError):
-                    stream.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
@@ -175,6 +171,10 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):  # not before: another thread may be reading
+            if stream:
+                with contextlib.suppress(OSError):
+                    stream.close()
         self._ledger.strike(self.name)
 
 
