@@ -27,6 +27,8 @@ _SESSION = (
 _CONTENT_CLASSES = ("22", "23", "54")
 """SQLSTATE classes that blame the content: data exceptions, integrity, program limits. All else may pass later."""
 
+_NO_PARTITION = "23514"  # check_violation: the tables have no checks on content, so a day's partition is missing
+
 
 class RowRefused(MonitorError):
     """Postgres will never take this content; the message is its reason."""
@@ -100,7 +102,9 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 def own_error(error: DBAPIError) -> MonitorError:
     """The product's own error for a driver's: see the module's text for which is which."""
     state = getattr(error.orig, "sqlstate", None) or ""
-    if state[:2] in _CONTENT_CLASSES or (not state and type(error.orig).__name__ == "DataError"):
+    if (state[:2] in _CONTENT_CLASSES and state != _NO_PARTITION) or (
+        not state and type(error.orig).__name__ == "DataError"
+    ):
         return RowRefused(_first_line(error))
     if state in ("42P01", "42703"):
         return StoreUnavailable(

@@ -34,7 +34,11 @@ def start_of(day: date) -> datetime:
 def missing(connection: Connection, days: Iterable[date]) -> list[date]:
     """Those of `days` that have no partition yet."""
     by_name = {name_of(day): day for day in days}
-    found = text("SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE to_regclass(name) IS NULL")
+    # pg_class and not to_regclass(), which may answer from a cache that has not heard of another session's commit yet
+    found = text(
+        "SELECT name FROM unnest(CAST(:names AS text[])) AS name WHERE NOT EXISTS (SELECT FROM pg_class "
+        "WHERE relname = name AND relnamespace = CAST(current_schema() AS regnamespace))"
+    )
     return sorted(by_name[name] for name in connection.execute(found, {"names": list(by_name)}).scalars())
 
 
