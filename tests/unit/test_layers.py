@@ -59,7 +59,7 @@ ENTRANCES = {
     "fastapi": ["monitor/hub/"],
     "starlette": ["monitor/hub/"],
     "uvicorn": ["monitor/hub/"],
-    "yaml": ["monitor/config/"],
+    "yaml": ["monitor/simulator/scenario_file.py", "monitor/config/"],
     "xllamacpp": ["monitor/cli/model_server.py"],
     "rich": ["monitor/cli/"],
     "typer": ["monitor/cli/"],
