@@ -6,7 +6,9 @@ the library's writer holds it for a second. Ours writes the labels that the line
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
@@ -40,19 +42,17 @@ def _head(metric: Metric, open_metrics: bool) -> Iterator[str]:
 def _samples(metric: Metric) -> Iterator[str]:
     known: tuple[str, ...] = ()
     text = ""
-    for sample in metric.samples:
-        names, values = list(sample.labels), tuple(sample.labels.values())
+    for name, labels, value, *_ in metric.samples:
+        values = tuple(labels.values())
         if values[:SHARED] != known:
             known = values[:SHARED]
-            text = _pairs(dict(zip(names[:SHARED], known, strict=True)))
-        rest = f",{_pairs(dict(zip(names[SHARED:], values[SHARED:], strict=True)))}" if len(values) > SHARED else ""
-        labels = f"{{{text}{rest}}}" if values else ""
-        yield f"{sample.name}{labels} {floatToGoString(sample.value)}\n"  # type: ignore[no-untyped-call]
+            text = ",".join(_pair(*pair) for pair in islice(labels.items(), SHARED))
+        rest = "".join([f",{_pair(*pair)}" for pair in islice(labels.items(), SHARED, None)])
+        number = "0.0" if value == 0 else floatToGoString(value)  # type: ignore[no-untyped-call]
+        yield f"{name}{{{text}{rest}}} {number}\n" if values else f"{name} {number}\n"
 
 
-def _pairs(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+@lru_cache(maxsize=4096)
+def _pair(name: str, value: str) -> str:
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{name}="{escaped}"'
