@@ -128,7 +128,6 @@ class Uplink:
             await asyncio.sleep(self._next_pause())
             await self._round(BACKLOG_BATCH)
         elif self._spool.last_id > self._seen_id:
-            self._fresh.clear()
             await self._fresh_round()
         elif self._spool.depth:
             if not await self._wait_for_fresh(self._backlog_pause):
@@ -140,6 +139,7 @@ class Uplink:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._fresh.wait()
+                self._fresh.clear()
                 return True
         return False
 

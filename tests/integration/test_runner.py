@@ -109,7 +109,7 @@ async def running(
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # the condition is a fact of the product, not an event of ours
             await asyncio.sleep(0.005)
 
 

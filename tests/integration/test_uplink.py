@@ -99,7 +99,7 @@ async def fill(spool: Spool, first: int, last: int) -> None:
 
 async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # the condition is a fact of the product, not an event of ours
             await asyncio.sleep(0.005)
 
 
@@ -117,7 +117,7 @@ async def test_what_is_appended_is_delivered_and_then_deleted(spool):
 
 
 async def test_attempts_wait_while_the_store_is_away_and_it_is_said_twice(spool):
-    """Away: nothing is lost, nothing hurries it, one line when it goes; back: all arrives, one line with the figures."""
+    """Away: nothing is lost, nothing hurries it, one line when it goes; back: all arrives, one more line."""
     shop = Shop()
     shop.away = True
     with capture_logs() as logs:
