@@ -266,8 +266,10 @@ class Connection(httpcore.AsyncNetworkStream):
 
     def _note_headers(self, plain: bytes) -> None:
         """Mark HEADERS at the read that begins this response: on HTTP/2 its HEADERS frame, not a control frame."""
-        streams = self._frames.headers_begun(plain) if self._speaks_http2 else None
         tape = current_tape.get(None)
+        if tape is not None and Mark.CONNECT_START in tape.marks and Mark.CONNECT_END not in tape.marks:
+            return  # a proxy's answer to CONNECT: neither frames nor this response
+        streams = self._frames.headers_begun(plain) if self._speaks_http2 else None
         if tape is None or self.last_arrival is None or Mark.SEND_END not in tape.marks:
             return
         interim = plain.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1"))  # 100 Continue and kin are not this response
