@@ -98,9 +98,14 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
         yield link
         if isinstance(link, BaseExceptionGroup):
             waiting += link.exceptions
-        cause = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+        cause = link.__cause__ or (link.__context__ if _shows_context(link) else None)
         if cause is not None:
             waiting.append(cause)
+
+
+def _shows_context(link: BaseException) -> bool:
+    """Whether what was being handled is the reason: httpcore's pool re-raises `from None` and so hides real causes."""
+    return not link.__suppress_context__ or type(link).__module__.startswith("httpcore")
 
 
 def _from_names(link: BaseException, phase: Phase) -> Verdict | None:
@@ -117,11 +122,16 @@ def _from_tls(link: BaseException, phase: Phase) -> Verdict | None:
         return kind, f"{text}: {link.verify_message}"
     if isinstance(link, ssl.SSLError):
         if phase in _BEFORE_TLS_ENDS:
-            return K.TLS, f"the TLS handshake failed: {link.reason or link}"
+            return K.TLS, f"the TLS handshake failed: {_reason(link)}"
         if isinstance(link, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
             return K.DISCONNECTED, "the server ended the TLS connection"
-        return K.TLS, f"the TLS connection failed: {link.reason or link}"
+        return K.TLS, f"the TLS connection failed: {_reason(link)}"
     return None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """OpenSSL's own word for it, where it has one."""
+    return str(getattr(error, "reason", None) or error)
 
 
 def _from_proxy(link: BaseException, phase: Phase) -> Verdict | None:

@@ -19,7 +19,7 @@ _STARS = "***"
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff]+")
 _USERINFO = re.compile(r"(?<=://)[^\s/@?#'\"<>]{1,512}@")
 _QUERY_VALUE = re.compile(r"([?&;][A-Za-z0-9_.~%\[\]-]{1,64}=)[^\s&;#'\"<>)]{1,4096}")
-_SCHEME = re.compile(r"(?i)\b(bearer|basic|token)[ =:]+(?=[A-Za-z0-9._~+/-]*[0-9_.~+/=-])[A-Za-z0-9._~+/-]{6,}=*")
+_SCHEME = re.compile(r"(?i)\b(bearer|basic|token)[ =:]+(?=[A-Za-z]*[0-9_.~+/=-]|[A-Za-z]{16})[A-Za-z0-9._~+/-]{6,}=*")
 _NAMED = re.compile(
     r"""(?ix) ((?:api[_-]?key|x-api-key|authorization|access[_-]?token|client[_-]?secret|password|secret)
     ["']?\s*[:=]\s*["']?) (?!\*\*\*) [^\s"',;&}]{4,}"""
@@ -38,10 +38,9 @@ def scrub(text: str, secrets: Iterable[str | Secret] = (), limit: int = LIMIT) -
     ten of its characters. User names, passwords and query values of URLs go too. What was removed shows as ***.
     """
     text = text[:_READ_AT_MOST].encode("utf-8", "replace").decode()
-    forms = sorted({form for secret in secrets for form in _forms(_revealed(secret))}, key=len, reverse=True)
-    text = _without(text, forms)
-    text = _BLANKS.sub(" ", text).strip()
-    text = _without(text, forms)
+    pieces = _pieces({form for secret in secrets for form in _forms(_revealed(secret))})
+    text = _without(text, pieces)
+    text = _without(_BLANKS.sub(" ", text).strip(), pieces)
     for pattern, replacement in _LOOKS:
         text = pattern.sub(replacement, text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
@@ -50,8 +49,8 @@ def scrub(text: str, secrets: Iterable[str | Secret] = (), limit: int = LIMIT) -
 _LOOKS = (
     (_USERINFO, f"{_STARS}@"),
     (_QUERY_VALUE, rf"\1{_STARS}"),
-    (_NAMED, rf"\1{_STARS}"),
     (_SCHEME, rf"\1 {_STARS}"),
+    (_NAMED, rf"\1{_STARS}"),
     (_KEY, _STARS),
 )
 
@@ -78,29 +77,33 @@ def _forms(secret: str) -> Iterator[str]:
             yield inner.replace("+", "-").replace("/", "_")
 
 
-def _without(text: str, forms: list[str]) -> str:
-    for form in forms:
-        text = _cut_out(text, form)
-    return text
+def _pieces(forms: Iterable[str]) -> dict[int, set[str]]:
+    """What to look for, by length: every run of `_PIECE` characters of a form (all of it, when it is shorter)."""
+    found: dict[int, set[str]] = {}
+    for form in map(_folded, forms):
+        size = min(_PIECE, len(form))
+        found.setdefault(size, set()).update(form[i : i + size] for i in range(len(form) - size + 1))
+    return found
 
 
-def _cut_out(text: str, form: str) -> str:
-    """Every run of at least `_PIECE` characters that also stands in `form` (all of it, when it is shorter)."""
-    size = min(_PIECE, len(form))
-    searched, sought = _folded(text), _folded(form)
-    pieces = {sought[i : i + size] for i in range(len(sought) - size + 1)}
-    hits = [i for i in range(len(searched) - size + 1) if searched[i : i + size] in pieces]
-    if not hits:
-        return text
+def _without(text: str, pieces: dict[int, set[str]]) -> str:
+    """The text with every run of hits replaced by stars."""
+    searched = _folded(text)
+    hits = sorted(
+        (i, i + size)
+        for size, sought in pieces.items()
+        for i in range(len(text) - size + 1)
+        if searched[i : i + size] in sought
+    )
     parts: list[str] = []
     end = 0
-    for begin in hits:
+    for begin, after in hits:
         if begin > end or not parts:
             parts += [text[end:begin], _STARS]
-        end = begin + size
+        end = max(end, after)
     return "".join(parts) + text[end:]
 
 
 def _folded(text: str) -> str:
     """Lower case without changing length: positions must stay comparable."""
-    return "".join(char.lower() if char.isascii() else char for char in text)
+    return text.lower() if text.isascii() else "".join(char.lower() if char.isascii() else char for char in text)

@@ -111,9 +111,9 @@ class SSEDecoder:
             events.append(error_event(frame.error if chunk is NOT_JSON else chunk))
         if frame.bare is not None and frame.bare.lstrip()[:1] in ("{", "["):
             events += self._bare(frame.bare)
-        if not events:
+        if not events and frame.event:
             events.append(error_event("an error event without data") if frame.event == "error" else KEEPALIVE)
-        return events
+        return events  # [] for unknown fields alone
 
     def _bare(self, bare: str) -> list[StreamEvent]:
         chunk = parse(bare)
