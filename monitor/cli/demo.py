@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.live import Live
 
 from monitor import config as configuration
+from monitor.agent.arrivals import WatchedLoop
 from monitor.cli import demo_plan, logs, model_server
 from monitor.cli.board import Board
 from monitor.cli.children import Child
@@ -80,7 +81,9 @@ def demo(
         if port is None and chosen != FIRST_PORT:
             console.print(f"Port {FIRST_PORT} is taken; the page is on {chosen} instead.")
         with (folder.path / "demo.log").open("w", encoding="utf-8") as log:
-            asyncio.run(Demo(console, folder, log, with_model=model is not Model.NONE).run(chosen, duration))
+            one = Demo(console, folder, log, with_model=model is not Model.NONE)
+            with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+                runner.run(one.run(chosen, duration))
     finally:
         folder.remove()
 
@@ -205,6 +208,8 @@ class Demo:
 
     def _take(self, attempt: Attempt, series: Series) -> None:
         assert self.board is not None
+        if self.ending.is_set():
+            return  # what was cut short is no measurement worth a line
         self.board.take(attempt)
         if not self.console.is_terminal:
             print(self.board.line(attempt).plain, flush=True)
@@ -216,6 +221,7 @@ class Demo:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), 1 / FRAMES_PER_SECOND)
                 self._look_after()
+        self.ending.set()
 
     @contextlib.contextmanager
     def _live(self) -> Iterator[None]:
