@@ -63,6 +63,16 @@ def _started_elsewhere(pid: int) -> str | None:
     return None if not shown or shown.startswith("Z") else shown.partition(" ")[2].strip()
 
 
+def command_line(pid: int) -> str:
+    """How a process was started, as one line; empty when there is none with that number."""
+    if sys.platform == "linux":  # where `ps` need not be installed
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return ""
+    shown = subprocess.run(["ps", "-o", "args=", "-ww", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return shown.stdout.strip()
+
+
 def end(process: Identity, patience_seconds: float = PATIENCE_SECONDS, first: int = signal.SIGTERM) -> None:
     """Make a process leave: asked with `first`, killed when it stays. Returns when it is gone."""
     for number, patience in ((first, patience_seconds), (signal.SIGKILL, patience_seconds)):

@@ -240,7 +240,7 @@ class Demo:
             yield
 
     def _look_after(self) -> None:
-        """Notice what is wrong with our own parts, and which process the database is."""
+        """Notice what is wrong with our own parts, and say it once."""
         assert self.station is not None
         assert self.board is not None
         troubles = [f"{part}: {said}" for part, said in self.station.health().items() if said]
@@ -253,11 +253,3 @@ class Demo:
             if not self.console.is_terminal:
                 print(trouble, file=sys.stderr, flush=True)
         self.board.troubles = tuple(troubles)
-        self._enter_database()
-
-    def _enter_database(self) -> None:
-        """Postgres outlives a killed parent: its process goes into the ledger as soon as it has one."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((self.folder.path / "postgres" / "postmaster.pid").read_text().splitlines()[0])
-            if "postgres" not in self.folder.ledger.running():
-                self.folder.ledger.enter("postgres", pid)

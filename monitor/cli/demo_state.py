@@ -15,7 +15,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from monitor.cli.children import Ledger, end
+from monitor.cli.children import Identity, Ledger, command_line, end, identify
 from monitor.model import MonitorError
 
 
@@ -84,11 +84,23 @@ class DemoFolder:
         if not self.path.exists():
             return []
         told = ["An earlier demo was killed; what it left is removed."]
-        for name, process in Ledger(self.path / "processes").running().items():
-            end(process, first=signal.SIGINT if name == "postgres" else signal.SIGTERM)
+        left = Ledger(self.path / "processes").running()
+        if database := self._database():
+            left["Postgres"] = database
+        for name, process in left.items():
+            end(process, first=signal.SIGINT if name == "Postgres" else signal.SIGTERM)
             told.append(f"It had left {name} running (process {process.pid}); that is ended.")
         shutil.rmtree(self.path)
         return told
+
+    def _database(self) -> Identity | None:
+        """The Postgres server that a killed demo left: of its process number, the one that runs on this folder."""
+        data = self.path / "postgres"
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            process = identify(int((data / "postmaster.pid").read_text(encoding="ascii").splitlines()[0]))
+            if process and str(data) in command_line(process.pid):
+                return process
+        return None
 
     def announce(self, page: str) -> None:
         """Let others who come here know who we are. `page`: the URL of the live page."""

@@ -37,14 +37,30 @@ def test_a_second_demo_is_told_where_the_first_is(tmp_path: Path) -> None:
 
 def test_what_a_killed_demo_left_is_ended_and_deleted(tmp_path: Path) -> None:
     """A folder without a holder is a killed demo's: its processes are ended, its files deleted, and it is said."""
-    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    Ledger(tmp_path / "demo" / "processes").enter("postgres", left.pid)
-    (tmp_path / "demo" / "old").write_text("data")
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    data = tmp_path / "demo" / "postgres"
+    child, database = subprocess.Popen(sleep), subprocess.Popen([*sleep, "-D", str(data)])
+    Ledger(tmp_path / "demo" / "processes").enter("model", child.pid)
+    data.mkdir()
+    (data / "postmaster.pid").write_text(f"{database.pid}\n")
     folder = DemoFolder(tmp_path / "demo")
-    assert [line for line in folder.cleaned if f"process {left.pid}" in line]
-    assert not (folder.path / "old").exists()
-    left.wait(5)
+    assert f"It had left model running (process {child.pid}); that is ended." in folder.cleaned
+    assert f"It had left Postgres running (process {database.pid}); that is ended." in folder.cleaned
+    assert not data.exists()
+    child.wait(5)
+    database.wait(5)
     folder.remove()
+
+
+def test_a_strangers_process_is_left_alone(tmp_path: Path) -> None:
+    """A number in an old postmaster.pid that now belongs to another program is not touched."""
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    (tmp_path / "demo" / "postgres").mkdir(parents=True)
+    (tmp_path / "demo" / "postgres" / "postmaster.pid").write_text(f"{stranger.pid}\n")
+    DemoFolder(tmp_path / "demo").remove()
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
 
 
 def test_a_folder_that_cannot_be_used_gets_a_sentence(tmp_path: Path) -> None:
