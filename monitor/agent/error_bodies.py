@@ -39,15 +39,21 @@ class _Rule:
     kind: FailureKind
     names: re.Pattern[str]
     message: re.Pattern[str] | None = None
+    unless: re.Pattern[str] | None = None  # a message that says the opposite with the same words
 
     def fits(self, said: Said) -> bool:
         if self.names.search(" ".join(said.names).lower()):
             return True
-        return self.message is not None and self.message.search(said.message.lower()) is not None
+        message = said.message.lower()
+        if self.message is None or (self.unless is not None and self.unless.search(message)):
+            return False
+        return self.message.search(message) is not None
 
 
-def _rule(kind: FailureKind, names: str, message: str | None = None) -> _Rule:
-    return _Rule(kind, re.compile(names), re.compile(message) if message else None)
+def _rule(kind: FailureKind, names: str, message: str | None = None, unless: str | None = None) -> _Rule:
+    return _Rule(
+        kind, re.compile(names), re.compile(message) if message else None, re.compile(unless) if unless else None
+    )
 
 
 _RULES: tuple[_Rule, ...] = (  # the first that fits and that the status allows
@@ -63,6 +69,7 @@ _RULES: tuple[_Rule, ...] = (  # the first that fits and that the status allows
         r"model_?not_?ready|model_?loading|not_ready|estimated_time|scaledtozero",
         r"loading model|(model|server|replica|endpoint|worker)s?\b.{0,100}\b(loading|starting|initiali[sz]ing|warming)"
         r"|currently loading|no workers? available|cold start|scal(ed|ing) (to zero|from zero|up)|not ready",
+        unless=r"\b(error|fail(ed|ure)?|unable|cannot|could not|can't)\b.{0,20}\b(load|start|initiali[sz])",
     ),
     _rule(
         K.OVERLOADED,

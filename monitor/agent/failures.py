@@ -70,7 +70,7 @@ _BROKEN = frozenset(
 )
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _CLOSED = ("disconnected", "peer closed", "connection closed", "streamreset", "stream reset", "connectionterminated")
-_TOO_LARGE = ("too long", "too large", "buffer size", "header list", "denialofservice", "maximum size", "max size")
+_TOO_LARGE = ("too long", "too large", "larger than", "oversized", "header list", "denialofservice", "max size")
 
 
 def classify_exception(exc: BaseException, phase: Phase) -> Verdict:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
 import httpcore
 import httpx
 import pytest
@@ -260,3 +265,64 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "failures.md").read_text()
     rows = dict(line.strip("| \n").split(" | ")[::2] for line in page.splitlines() if line.startswith("| `"))
     assert rows == {f"`{kind.value}`": sentence for kind, sentence in ADVICE.items()}
+
+
+class H2Server:
+    """A server of HTTP/2 by prior knowledge on loopback that answers one request as told and closes."""
+
+    def __init__(self, answer: Callable[[h2.connection.H2Connection, int], None]) -> None:
+        self.answer = answer
+
+    def serve(self, listener: socket.socket) -> None:
+        connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        wire, _ = listener.accept()
+        with wire:
+            connection.initiate_connection()
+            while not any(isinstance(event, h2.events.RequestReceived) for event in self.received(wire, connection)):
+                pass
+            self.answer(connection, 1)
+            wire.sendall(connection.data_to_send())
+            with contextlib.suppress(OSError):
+                wire.recv(65536)
+
+    @staticmethod
+    def received(wire: socket.socket, connection: h2.connection.H2Connection) -> list[h2.events.Event]:
+        wire.sendall(connection.data_to_send())
+        return connection.receive_data(wire.recv(65536))
+
+
+def reset(connection: h2.connection.H2Connection, stream: int) -> None:
+    connection.send_headers(stream, [(":status", "200")])
+    connection.reset_stream(stream, h2.errors.ErrorCodes.INTERNAL_ERROR)
+
+
+def go_away(connection: h2.connection.H2Connection, stream: int) -> None:
+    connection.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, last_stream_id=0)
+
+
+def endless_header(connection: h2.connection.H2Connection, stream: int) -> None:
+    connection.send_headers(stream, [(":status", "200"), *((f"x-{n}", "y" * 1000) for n in range(200))])
+
+
+@pytest.mark.parametrize(
+    ("answer", "phase", "kind"),
+    [
+        (reset, P.GENERATE, K.DISCONNECTED),
+        (go_away, P.WAIT, K.DISCONNECTED),
+        (endless_header, P.WAIT, K.TOO_LARGE),
+    ],
+)
+def test_http2_endings(
+    answer: Callable[[h2.connection.H2Connection, int], None], phase: Phase, kind: FailureKind
+) -> None:
+    """A reset stream and a GOAWAY are broken connections, a header block beyond its bound is too large."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=H2Server(answer).serve, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        client = httpx.Client(http1=False, http2=True, timeout=5, trust_env=False)
+        with client, pytest.raises(httpx.HTTPError) as caught:
+            client.get(url)
+        thread.join(10)
+    found, text = classify_exception(caught.value, phase)
+    assert found is kind, text

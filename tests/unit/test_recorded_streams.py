@@ -18,7 +18,7 @@ from monitor.agent.dialects import DIALECTS
 from monitor.agent.endings import Ending, judge
 from monitor.agent.events import StreamEvent, TokenKind
 from monitor.agent.failures import classify_status
-from monitor.model import DialectName, FailureKind
+from monitor.model import DialectName, FailureKind, Tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 STREAMS = ROOT.parent / "shared" / "recorded_streams" / "streams.jsonl.gz"
@@ -32,7 +32,7 @@ NOT_OURS_YET = {  # by the part of host or path that tells; the reason stands be
     "localhost": "agent-to-agent JSON-RPC, no model API",
 }
 
-pytestmark = pytest.mark.skipif(not STREAMS.exists(), reason="recorded streams are not here")
+recordings = pytest.mark.skipif(not STREAMS.exists(), reason="recorded streams are not here")
 
 
 def dialect_of(stream: dict[str, Any]) -> DialectName | None:
@@ -83,6 +83,7 @@ def golden(name: str) -> dict[str, dict[str, Any]]:
     return {row.pop("id"): row for row in rows}
 
 
+@recordings
 def test_every_recording_is_read_or_named_with_a_reason() -> None:
     """No recorded stream is left out silently."""
     left = [f"{s['host']}{s['path']}" for s in recorded() if dialect_of(s) is None]
@@ -94,6 +95,7 @@ def test_every_recording_is_read_or_named_with_a_reason() -> None:
     }
 
 
+@recordings
 def test_decoders_agree_with_the_official_sdks() -> None:
     """Text, tool input, finish reason, served model and token counts are what the SDKs read from the same bytes."""
     by_hand = golden("by_hand.jsonl")
@@ -129,6 +131,7 @@ def what_we_read(name: DialectName, body: bytes) -> dict[str, Any]:
     }
 
 
+@recordings
 def test_every_recording_ends_as_the_table_checked_by_hand_says() -> None:
     """All recordings are successes but those that a person looked at and named."""
     endings = {key: row["ending"] for key, row in golden("by_hand.jsonl").items() if "ending" in row}
@@ -140,6 +143,7 @@ def test_every_recording_ends_as_the_table_checked_by_hand_says() -> None:
     assert found == endings
 
 
+@recordings
 def test_the_first_token_is_where_a_person_found_it() -> None:
     """Frame (counted from 0, comments included) and kind of the first generated token, looked up in the bytes."""
     expected = {key: tuple(row["first_token"]) for key, row in golden("by_hand.jsonl").items() if "first_token" in row}
@@ -156,6 +160,7 @@ def first_token(name: DialectName, body: bytes) -> tuple[int, str] | None:
     return None
 
 
+@recordings
 def test_any_way_of_cutting_gives_the_same_events() -> None:
     """Chunk boundaries mean nothing: halves of characters, of line ends and of fields included."""
     dice = random.Random(7)
@@ -166,6 +171,7 @@ def test_any_way_of_cutting_gives_the_same_events() -> None:
         assert decoded(name, pieces)[0] == whole
 
 
+@recordings
 def test_small_recordings_one_byte_at_a_time() -> None:
     """The finest cut of all, on the shortest recording of each dialect."""
     for wanted in DialectName:
@@ -173,6 +179,7 @@ def test_small_recordings_one_byte_at_a_time() -> None:
         assert decoded(name, [body[i : i + 1] for i in range(len(body))])[0] == decoded(name, [body])[0]
 
 
+@recordings
 def test_crlf_changes_nothing() -> None:
     """The same recording with CRLF or CR line ends gives the same events."""
     for name, body in list(ours().values())[::20]:
@@ -181,6 +188,7 @@ def test_crlf_changes_nothing() -> None:
             assert decoded(name, [plain.replace(b"\n", ends)])[0] == decoded(name, [plain])[0]
 
 
+@recordings
 def test_a_recording_cut_short_is_truncated_or_complete() -> None:
     """Whatever prefix of a good stream arrives, its ending is called truncated, unless only what trails is missing."""
     dice = random.Random(8)
@@ -193,9 +201,49 @@ def test_a_recording_cut_short_is_truncated_or_complete() -> None:
     assert kinds[FailureKind.TRUNCATED] > 25
 
 
+@recordings
 def test_the_recorded_error_response_is_named() -> None:
     """A 400 with a pretty-printed JSON body under an event-stream content type (Gemini's way to say: wrong key)."""
     stream = next(s for s in recorded() if s["status"] == 400)
     kind, text = classify_status(400, stream["headers"], base64.b64decode(stream["body"]))
     assert kind is FailureKind.UNAUTHORIZED
     assert "API key not valid" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "finish", "tokens", "server"),
+    [
+        (
+            DialectName.OPENAI_CHAT,
+            "I'm glad you've joined",
+            "length",
+            Tokens(output=6, input=33, cached=0),
+            {"prefill": 0.297878, "decode": 0.076667},
+        ),
+        (
+            DialectName.OPENAI_RESPONSES,
+            "That's a lovely welcome amen",
+            "completed",
+            Tokens(output=6, input=33, cached=32),
+            {"prefill": 0.0181, "decode": 0.086792},
+        ),
+        (
+            DialectName.ANTHROPIC,
+            "Hello! It's an honor",
+            "max_tokens",
+            Tokens(output=6, reasoning=0, visible=6, input=33, cached=32),
+            {},
+        ),
+    ],
+)
+def test_the_real_model_reads_as_a_person_reads_it(
+    name: DialectName, text: str, finish: str, tokens: Tokens, server: dict[str, float]
+) -> None:
+    """llama.cpp's own answers in the three dialects (recorded by us), against values looked up in the bytes."""
+    events, ending = decoded(name, [(GOLDEN / f"llamacpp_{name.value}.sse").read_bytes()])
+    assert judge(ending) is None
+    assert said(events, TokenKind.TEXT) == text
+    assert ending.seen.token_events == 6
+    assert (ending.seen.finish_reason, ending.seen.model) == (finish, "smollm2")
+    assert ending.seen.tokens == tokens
+    assert ending.seen.server == pytest.approx(server)

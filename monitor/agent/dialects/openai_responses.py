@@ -79,7 +79,7 @@ class OpenAIResponsesDecoder(SSEDecoder):
             delta = text(chunk.get("delta"))
             return [StreamEvent(EventKind.TOKEN, _DELTAS[kind], delta)] if delta else []
         if kind in _TERMINAL:
-            return list(self._terminal(kind, obj(chunk.get("response"))))
+            return list(self._terminal(kind, chunk, obj(chunk.get("response"))))
         return self._between(kind, chunk)
 
     def _between(self, kind: str, chunk: dict[str, Any]) -> list[StreamEvent]:
@@ -94,7 +94,7 @@ class OpenAIResponsesDecoder(SSEDecoder):
         model = model_of(obj(chunk.get("response")), self.seen.model)
         return [StreamEvent(self.idle().kind, model=model)] if model else []
 
-    def _terminal(self, kind: str, response: dict[str, Any]) -> Iterator[StreamEvent]:
+    def _terminal(self, kind: str, chunk: dict[str, Any], response: dict[str, Any]) -> Iterator[StreamEvent]:
         if not self.seen.token_events:
             for item in items(response.get("output")):
                 yield from _whole(obj(item))
@@ -102,7 +102,7 @@ class OpenAIResponsesDecoder(SSEDecoder):
         reason = text(obj(response.get("incomplete_details")).get("reason")) or status
         yield StreamEvent(EventKind.FINISH, finish_reason=reason[:100])
         tokens = openai_tokens(response.get("usage"), self.seen.counts[TokenKind.REASONING] > 0)
-        server = body_timings(response)
+        server = body_timings(response) | body_timings(chunk)  # llama.cpp has them beside the response
         model = model_of(response, self.seen.model)
         if tokens is not None or server or model:
             tokens = tokens and refined(self.seen.tokens, tokens)
