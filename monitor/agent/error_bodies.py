@@ -137,7 +137,7 @@ def classify_status(
         return K.NOT_A_STREAM, f"HTTP {status} instead of a stream"
     said = _read_body(body[:_BODY_BYTES], found)
     kind = _kind(said, status)
-    hint = f"; is the base URL right for {dialect.value}?" if kind is K.NOT_FOUND and dialect else ""
+    hint = f" (is the base URL right for {dialect.value}?)" if kind is K.NOT_FOUND and dialect else ""
     return kind, scrub(f"HTTP {status}: {said}{_retry_after(found)}{hint}", limit=_TEXT_LIMIT)
 
 
