@@ -129,7 +129,7 @@ def test_an_endless_event_ends_the_parse() -> None:
     cuts=st.lists(st.integers(0, 200), max_size=12),
     bound=st.sampled_from([40, 1000]),
 )  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_way_of_cutting_gives_the_same_frames(body: bytes, cuts: list[int], bound: int) -> None:
     """All at once, one byte at a time or anything between: the same frames, bounds passed or not."""
     bounds = {"max_line_bytes": bound, "max_event_bytes": 4 * bound}
