@@ -24,6 +24,7 @@ CONTENT_SECURITY = (
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 GZIP_FROM_BYTES = 1024
+HEADER_BYTES = 16 * 1024
 SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY),
     (b"x-content-type-options", b"nosniff"),
@@ -118,7 +119,7 @@ def _compressed(request: Request, body: bytes, headers: dict[str, str]) -> Respo
 
 
 class Guard:
-    """Outermost: refuses request bodies, adds the security headers to every answer."""
+    """Outermost: refuses bodies and large headers, adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -129,13 +130,18 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS]
             await send(message)
 
-        app = _refuse if scope["type"] == "http" and _has_body(scope) else self._app
-        await app(scope, receive, guarded)
+        refusal = _refusal(scope) if scope["type"] == "http" else None
+        await (refusal or self._app)(scope, receive, guarded)
 
 
-_refuse = PlainTextResponse("this server reads no request bodies\n", status_code=413, headers={"connection": "close"})
-
-
-def _has_body(scope: Scope) -> bool:
+def _refusal(scope: Scope) -> Response | None:
     headers = dict(scope["headers"])
-    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+        return _refuse(413, "this server reads no request bodies\n")
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
+        return _refuse(431, f"the request's headers are larger than {HEADER_BYTES} bytes\n")
+    return None
+
+
+def _refuse(status: int, sentence: str) -> Response:
+    return PlainTextResponse(sentence, status_code=status, headers={"connection": "close"})

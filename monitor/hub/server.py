@@ -23,6 +23,7 @@ BACKLOG = 64
 KEEP_ALIVE_SECONDS = 15
 START_SECONDS = 10.0
 GRACE_SECONDS = 1
+LAST_PORT = 65535
 
 
 class ListenError(MonitorError):
@@ -114,21 +115,22 @@ class _Uvicorn(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ListenError with a sentence when the address is taken, foreign or forbidden."""
+    if not 0 <= port <= LAST_PORT:  # getaddrinfo would cut it to 16 bits
+        raise ListenError(f"the web page cannot be served on port {port}: set web.port to 1 ... {LAST_PORT}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise ListenError(_sentence(host, port, error)) from error
 
 
-def _sentence(host: str, port: int, error: Exception) -> str:
+def _sentence(host: str, port: int, error: OSError) -> str:
     where = f"the web page cannot be served on {_address(host, port)}: "
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
+    if error.errno == errno.EADDRINUSE:
         return where + f"another program listens there; stop it, or set web.port to a free port (such as {port + 1})"
-    if number == errno.EACCES:
+    if error.errno == errno.EACCES:
         return where + "ports below 1024 need root; set web.port to a higher one"
-    if number == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
         return where + "this machine has no such address; set web.host to 127.0.0.1, or to 0.0.0.0 for all addresses"
     return where + f"{error}; change web.host or web.port"
 

@@ -72,7 +72,7 @@ class Browser:
         """The expression's first true value; fails with what the page shows instead."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            value = self.evaluate(script)
+            value = self.evaluate(f"(() => {{ try {{ return {script}; }} catch {{ return null; }} }})()")
             if value:
                 return value
             time.sleep(0.1)
