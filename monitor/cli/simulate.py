@@ -17,7 +17,7 @@ from monitor.simulator.behaviour import FIELDS, Behaviour
 from monitor.simulator.scenario import Change, Scenario
 from monitor.simulator.scenario_file import read_scenario
 from monitor.simulator.server import Simulator
-from monitor.simulator.serving import serve_until_told
+from monitor.simulator.serving import serve_until, told_to_end
 from monitor.simulator.showcase import showcase
 
 SHOWN_MODELS = 200
@@ -40,12 +40,14 @@ def simulate(
 
 
 async def _run(asked: Scenario, send_log: Path | None, as_json: bool) -> None:
-    async with Simulator.of(asked, send_log=send_log, keep_sends=0) as simulator:
-        if as_json:
-            typer.echo(json.dumps(simulator.description()))
-        else:
-            _show(simulator)
-        await serve_until_told(simulator, asyncio.Event())
+    wanted = Simulator.of(asked, send_log=send_log, keep_sends=0)
+    with told_to_end() as ending:
+        async with wanted as simulator:
+            if as_json:
+                typer.echo(json.dumps(simulator.description()))
+            else:
+                _show(simulator)
+            await serve_until(ending, simulator)
 
 
 def _show(simulator: Simulator) -> None:

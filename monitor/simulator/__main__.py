@@ -18,7 +18,7 @@ from monitor.model import ConfigError, MonitorError
 from monitor.simulator.scenario import Scenario
 from monitor.simulator.scenario_file import read_scenario, scenario
 from monitor.simulator.server import Simulator
-from monitor.simulator.serving import serve_until_told
+from monitor.simulator.serving import serve_until, told_to_end
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,15 +34,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(asked: Scenario, send_log: str | None, until_stdin_closes: bool) -> None:
-    ending = asyncio.Event()
-    if until_stdin_closes:
-        await _end_with_stdin(ending)
-    async with Simulator.of(asked, send_log=send_log, keep_sends=0 if send_log else 200_000) as simulator:
+    with told_to_end() as ending:
+        if until_stdin_closes:
+            await _end_with_stdin(ending)
+        await _serve(Simulator.of(asked, send_log=send_log, keep_sends=0), ending)
+
+
+async def _serve(wanted: Simulator, ending: asyncio.Event) -> None:
+    async with wanted as simulator:
         sys.stdout.write(json.dumps(simulator.description()) + "\n")
         sys.stdout.flush()
         gc.collect()
         gc.freeze()  # what exists now stays: a collection need not walk it while streams are due
-        await serve_until_told(simulator, ending)
+        await serve_until(ending, simulator)
 
 
 async def _end_with_stdin(ending: asyncio.Event) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 _READ_BYTES = 65536
+MAX_BACKLOG_BYTES = 8_000_000  # kept for a peer that does not read
 
 
 class Sent(NamedTuple):
@@ -48,7 +49,7 @@ class Channel:
             raise self._broken or ConnectionAbortedError("the connection is closed")
         before = self._now_ns()
         if self._backlog:
-            self._backlog += data
+            self._pile(data)
             return Sent(before, self._now_ns())
         try:
             taken = self._sock.send(data)
@@ -89,6 +90,12 @@ class Channel:
         if reset:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
+
+    def _pile(self, data: bytes) -> None:
+        """Keep bytes for later; a peer that goes on asking without reading answers is cut off."""
+        if len(self._backlog) + len(data) > MAX_BACKLOG_BYTES:
+            raise ConnectionAbortedError("the peer does not read")
+        self._backlog += data
 
     def _pour(self) -> None:
         try:

@@ -80,8 +80,6 @@ async def serve_http1(channel: Channel, first: bytes, new_id: Callable[[], str],
     inbox = _Inbox(channel, first)
     try:
         while not channel.closed and (request := await _request(connection, channel, inbox, new_id)):
-            if connection.they_are_waiting_for_100_continue:
-                await channel.send(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
             await _attended(handle(Http1Exchange(connection, channel, request)), inbox, connection)
             if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                 return
@@ -95,7 +93,7 @@ async def _request(
 ) -> Request | None:
     try:
         async with asyncio.timeout(IDLE_SECONDS):
-            return await _read(connection, inbox, new_id)
+            return await _read(connection, channel, inbox, new_id)
     except TimeoutError:
         return None
     except TooLargeError:
@@ -105,7 +103,9 @@ async def _request(
     return None
 
 
-async def _read(connection: h11.Connection, inbox: _Inbox, new_id: Callable[[], str]) -> Request | None:
+async def _read(
+    connection: h11.Connection, channel: Channel, inbox: _Inbox, new_id: Callable[[], str]
+) -> Request | None:
     head: h11.Request | None = None
     body = bytearray()
     while True:
@@ -114,6 +114,8 @@ async def _read(connection: h11.Connection, inbox: _Inbox, new_id: Callable[[], 
             connection.receive_data(await inbox.next())
         elif isinstance(event, h11.Request):
             head = event
+            if connection.they_are_waiting_for_100_continue:
+                await channel.send(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > MAX_BODY_BYTES:

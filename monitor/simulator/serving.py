@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from monitor.simulator.server import Simulator
 
 FLUSH_SECONDS = 0.5  # how old a line of the send log may be before it reaches the file
 
 
-async def serve_until_told(simulator: Simulator, ending: asyncio.Event) -> None:
-    """Keep an entered simulator going until `ending` is set or SIGINT or SIGTERM comes, its log never far behind."""
+@contextmanager
+def told_to_end() -> Iterator[asyncio.Event]:
+    """An event that SIGINT and SIGTERM set; enter it before the simulator, so that an early signal ends it well too."""
+    ending = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
         loop.add_signal_handler(number, ending.set)
     try:
-        while not ending.is_set():
-            simulator.log.flush()
-            try:
-                await asyncio.wait_for(ending.wait(), FLUSH_SECONDS)
-            except TimeoutError:
-                continue
+        yield ending
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             loop.remove_signal_handler(number)
+
+
+async def serve_until(ending: asyncio.Event, simulator: Simulator) -> None:
+    """Return when `ending` is set; until then the log's file is never far behind."""
+    while not ending.is_set():
+        simulator.log.flush()
+        try:
+            await asyncio.wait_for(ending.wait(), FLUSH_SECONDS)
+        except TimeoutError:
+            continue
