@@ -50,7 +50,6 @@ class Segments:
 
     data_in: int
     bytes_in: int
-    receive_mss: int
     facts: TcpFacts
 
     @classmethod
@@ -64,7 +63,7 @@ class Segments:
             return None
         if len(raw) < _TCP_INFO_BYTES:
             return None
-        receive_mss, rtt, total_retransmits = (_U32.unpack_from(raw, at)[0] for at in (20, 68, 100))
+        rtt, total_retransmits = (_U32.unpack_from(raw, at)[0] for at in (68, 100))
         (bytes_in,) = _U64.unpack_from(raw, 128)
         min_rtt, data_in, out_of_order = (_U32.unpack_from(raw, at)[0] for at in (148, 152, 224))
         facts = TcpFacts(
@@ -73,14 +72,16 @@ class Segments:
             retransmits=total_retransmits,
             out_of_order=out_of_order,
         )
-        return cls(data_in, bytes_in, receive_mss, facts)
+        return cls(data_in, bytes_in, facts)
 
 
 _IS_LINUX = os.uname().sysname == "Linux" if hasattr(os, "uname") else False
 _TCP_INFO_BYTES = 228  # up to tcpi_rcv_ooopack (Linux 5.4)
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
-_COUNTS = struct.Struct("=20x I 104x Q 16x I")  # tcpi_rcv_mss, tcpi_bytes_received, tcpi_data_segs_in
+_COUNTS = struct.Struct("=84x I 40x Q 16x I")  # tcpi_advmss, tcpi_bytes_received, tcpi_data_segs_in
+_OPTION_BYTES = 40
+"""The most that TCP options take from the advertised segment size."""
 
 
 class Polls(selectors.DefaultSelector):
@@ -190,14 +191,14 @@ class ArrivalReader:
         counts = self._count()
         if counts is None:
             return False
-        receive_mss, bytes_in, data_in = counts
+        full_segment, bytes_in, data_in = counts
         segments = None if self._segments_read is None else data_in - self._segments_read
         drained = bytes_in <= self._bytes_read + 1  # a FIN counts one
         self._segments_read = data_in if drained else None
-        return segments is not None and (segments <= 1 or (drained and size >= (segments - 1) * receive_mss))
+        return segments is not None and (segments <= 1 or (drained and size >= (segments - 1) * (full_segment - _OPTION_BYTES)))
 
     def _count(self) -> tuple[int, int, int] | None:
-        """Receive MSS, and bytes and data segments that have arrived so far, read or not."""
+        """The largest segment, and bytes and data segments that have arrived so far, read or not."""
         if not _IS_LINUX:
             return None
         try:

@@ -26,7 +26,7 @@ from monitor.timeline import Mark
 
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """What a socket may hold read but not yet decoded; beyond it the peer waits, as TCP intends."""
-WAKES_PER_TURN = 4
+WAKES_PER_TURN = 2
 COALESCED_ABOVE_NS = 1_000_000
 """A token in a read whose first segment may be older than its stamp by more than this is in doubt, unless it is last."""
 
@@ -74,13 +74,19 @@ current_tape: contextvars.ContextVar[Tape] = contextvars.ContextVar("current_tap
 
 
 class Turnstile:
-    """Lets a few waiting readers go on per turn of the loop; between turns, sockets are drained."""
+    """Lets a few waiting attempts go on per turn of the loop; between turns, sockets are drained."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._released = 0
         self._turning = False
+
+    async def turn(self) -> None:
+        """Wait for a turn: before work that nothing arrived for, such as beginning an attempt."""
+        mine: asyncio.Future[None] = self._loop.create_future()
+        self.wake(mine)
+        await mine
 
     def wake(self, reader: asyncio.Future[None]) -> None:
         """Let the reader go on now, or when its turn comes."""
@@ -307,7 +313,7 @@ class Connection(httpcore.AsyncNetworkStream):
             try:
                 sent = self._sock.send(view)
             except (BlockingIOError, InterruptedError):
-                await writable(self._sock, self._clock)
+                await writable(self._sock, self._clock, self._turnstile)
                 continue
             tape = current_tape.get(None)
             if tape is not None:
@@ -405,16 +411,25 @@ class Connection(httpcore.AsyncNetworkStream):
                 self._waiter.set_result(None)
 
 
-async def writable(sock: socket.socket, clock: Clock) -> int:
+async def writable(sock: socket.socket, clock: Clock, turnstile: Turnstile) -> int:
     """Wait until the socket can be written to; when the loop saw that it can (monotonic ns)."""
     loop = asyncio.get_running_loop()
-    ready: asyncio.Future[int] = loop.create_future()
-    loop.add_writer(sock.fileno(), lambda: None if ready.done() else ready.set_result(clock.monotonic_ns()))
+    ready: asyncio.Future[None] = loop.create_future()
+    seen_ns = 0
+
+    def on_writable() -> None:
+        nonlocal seen_ns
+        seen_ns = clock.monotonic_ns()
+        loop.remove_writer(sock.fileno())
+        turnstile.wake(ready)
+
+    loop.add_writer(sock.fileno(), on_writable)
     try:
-        return await ready
+        await ready
     finally:
         if sock.fileno() >= 0:
             loop.remove_writer(sock.fileno())
+    return seen_ns
 
 
 def _address_text(sock: socket.socket) -> str:

@@ -90,6 +90,7 @@ class Prober:
         self, slot: Slot, series: Series, *, try_number: int = 0, purpose: Purpose = Purpose.SCHEDULED
     ) -> Attempt:
         """Make one attempt at a slot. Raises nothing for a target's fault; cancellation passes through."""
+        await self._roads.turn()
         try:
             lane = self._lane(series)  # before the clock starts: it may read certificates
         except OSError as error:

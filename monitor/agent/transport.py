@@ -117,7 +117,9 @@ class Backend(httpcore.AsyncNetworkBackend):
         wanted = _FAMILIES[self._family]
         allowed = [a for a in addresses if wanted in (socket.AF_UNSPEC, a[0])]
         if not allowed:
-            raise OSError(errno.EADDRNOTAVAIL, f"the address is not {self._family.value}, which address_family asks for")
+            raise OSError(
+                errno.EADDRNOTAVAIL, f"the address is not {self._family.value}, which address_family asks for"
+            )
         return allowed
 
     async def _connect_first(
@@ -132,7 +134,7 @@ class Backend(httpcore.AsyncNetworkBackend):
             share = left if index == len(addresses) - 1 else left / 2
             try:
                 async with asyncio.timeout(share):
-                    return await _dial(family, kind, protocol, address, self.clock)
+                    return await _dial(family, kind, protocol, address, self.clock, self._turnstile)
             except TimeoutError:
                 last_error = OSError(errno.ETIMEDOUT, f"no answer from {address[0]} port {address[1]}")
             except OSError as error:
@@ -167,7 +169,9 @@ class Backend(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
-async def _dial(family: int, kind: int, protocol: int, address: Any, clock: Clock) -> tuple[socket.socket, int]:
+async def _dial(
+    family: int, kind: int, protocol: int, address: Any, clock: Clock, turnstile: Turnstile
+) -> tuple[socket.socket, int]:
     """A connected socket, and when the loop saw it connected (monotonic ns)."""
     sock = socket.socket(family, kind, protocol)
     try:
@@ -177,7 +181,7 @@ async def _dial(family: int, kind: int, protocol: int, address: Any, clock: Cloc
         code = sock.connect_ex(address)
         connected_ns = clock.monotonic_ns()
         if code in (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR):
-            connected_ns = await writable(sock, clock)
+            connected_ns = await writable(sock, clock, turnstile)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
@@ -308,6 +312,10 @@ class Roads:
             network_backend=backend,
         )
         return Lane(pool)
+
+    async def turn(self) -> None:
+        """Wait until the loop has drained its sockets and few others go on: before an attempt begins."""
+        await self._turnstile.turn()
 
     def trust(self) -> None:
         """Read the system's certificates now: the first TLS attempt shall not wait for it."""
