@@ -8,6 +8,7 @@ grows beyond its bound ends the parse with one `too_large` frame.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -15,6 +16,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 _LINE_COST_BYTES = 48  # what keeping a line costs beside its bytes: a million empty lines are no small event
 
 _BOM = b"\xef\xbb\xbf"
+_NOT_BLANK = re.compile(rb"[^\n]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,9 @@ class SSEParser:
                 line = data[begin:end]
             self._line(line)
             begin = end + 1
+            if data.startswith(b"\n", begin) and not self._began:  # a flood of blank lines costs next to nothing
+                rest = _NOT_BLANK.search(data, begin)
+                begin = rest.start() if rest else len(data)
         if not self._dead and begin < len(data):
             self._tail += data[begin:]
             if len(self._tail) > self._max_line:
