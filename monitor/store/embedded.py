@@ -22,7 +22,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -71,9 +71,9 @@ class EmbeddedPostgres:
     data: Path
     binaries: Path
     adopted: bool  # it was running already
+    opened: list[Path]  # as root: folders above it that the server's user may now pass through
     _lock: int
     _owner: pwd.struct_passwd | None
-    _opened: list[tuple[Path, int]] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -96,9 +96,6 @@ class EmbeddedPostgres:
         finally:
             os.close(self._lock)
             self._lock = -1
-            for folder, mode in reversed(self._opened):
-                with contextlib.suppress(OSError):
-                    folder.chmod(mode)
 
     def _pg_ctl(self, *arguments: str) -> list[str]:
         return [str(self.binaries / "pg_ctl"), "-D", str(self.data), *arguments]
@@ -121,7 +118,8 @@ def start(data: Path, *, settings: Mapping[str, str] | None = None, binaries: Pa
     """
     binaries = binaries or wheel_binaries()
     data = data.expanduser().absolute()
-    owner, opened = None, []
+    owner: pwd.struct_passwd | None = None
+    opened: list[Path] = []
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
@@ -133,7 +131,7 @@ def start(data: Path, *, settings: Mapping[str, str] | None = None, binaries: Pa
         raise EmbeddedPostgresFailed(
             f"the database's folder {data} cannot be used: {error.strerror or error}"
         ) from error
-    server = EmbeddedPostgres(data, binaries, False, lock, owner, opened)
+    server = EmbeddedPostgres(data, binaries, adopted=False, opened=opened, _lock=lock, _owner=owner)
     try:
         with _exclusively(data):
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -251,15 +249,18 @@ def _unprivileged_owner(data: Path) -> pwd.struct_passwd:
     raise EmbeddedPostgresFailed("as root the embedded database needs a user `postgres` or `nobody` to run as")
 
 
-def _open_the_way(owner: pwd.struct_passwd, *paths: Path) -> list[tuple[Path, int]]:
-    """Let the server's user pass through (not read) the folders above `paths`; returns what to restore at the end."""
+def _open_the_way(owner: pwd.struct_passwd, *paths: Path) -> list[Path]:
+    """Let the server's user pass through (not read) the folders above `paths`; returns those that were changed.
+
+    It stays so: other servers may have come to rely on it, and a server that loses its way crashes.
+    """
     opened = []
     for path in paths:
         for folder in (path, *path.parents):
             status = folder.stat()
             if status.st_uid != owner.pw_uid and not status.st_mode & stat.S_IXOTH:
                 folder.chmod(stat.S_IMODE(status.st_mode) | stat.S_IXOTH)
-                opened.append((folder, stat.S_IMODE(status.st_mode)))
+                opened.append(folder)
     return opened
 
 

@@ -16,6 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from monitor.model import ConfigError, MonitorError, StoreUnavailable
 
+__all__ = ["Engine", "RowRefused", "describe", "open_engine", "own_error", "parse_url", "transaction"]
+
 CONNECT_TIMEOUT_SECONDS = 5
 STATEMENT_TIMEOUT_SECONDS = 30
 LOCK_TIMEOUT_SECONDS = 5

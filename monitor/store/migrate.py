@@ -16,7 +16,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
@@ -113,16 +112,15 @@ def _take_lock(connection: Connection) -> None:
 def _state(connection: Connection) -> State:
     versions = ScriptDirectory.from_config(_config())
     current = MigrationContext.configure(connection).get_current_revision()
+    connection.rollback()
     newest = versions.get_current_head() or ""
-    try:
-        steps = [] if current == newest else list(versions.iterate_revisions(newest, current or "base"))
-    except CommandError as error:
+    known = [step.revision for step in versions.walk_revisions()]
+    if current is not None and current not in known:
         raise MigrationFailed(
             f"the database's schema is version {current}, which this program does not know (its newest is {newest}): "
             "it was made by a newer release; upgrade the program"
-        ) from error
-    finally:
-        connection.rollback()
+        )
+    steps = [] if current == newest else list(versions.iterate_revisions(newest, current or "base"))
     return State(current, newest, tuple(f"{step.revision}: {step.doc}" for step in reversed(steps)))
 
 
