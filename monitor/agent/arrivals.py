@@ -160,7 +160,7 @@ class ArrivalReader:
         self._bytes_read = 0
 
     def read(self) -> Arrival:
-        """One non-blocking read; data b"" at the end of the stream. Raises BlockingIOError and OSError as recvmsg does."""
+        """One non-blocking read; data b"" at the end of the stream. Raises OSError as recvmsg does."""
         data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         now, offset = self._now_and_offset()
         stamp = _stamp_ns(ancillary) if self._kernel else None
@@ -195,7 +195,9 @@ class ArrivalReader:
         segments = None if self._segments_read is None else data_in - self._segments_read
         drained = bytes_in <= self._bytes_read + 1  # a FIN counts one
         self._segments_read = data_in if drained else None
-        return segments is not None and (segments <= 1 or (drained and size >= (segments - 1) * (full_segment - _OPTION_BYTES)))
+        if segments is None:
+            return False
+        return segments <= 1 or (drained and size >= (segments - 1) * (full_segment - _OPTION_BYTES))
 
     def _count(self) -> tuple[int, int, int] | None:
         """The largest segment, and bytes and data segments that have arrived so far, read or not."""

@@ -28,7 +28,7 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 """What a socket may hold read but not yet decoded; beyond it the peer waits, as TCP intends."""
 WAKES_PER_TURN = 2
 COALESCED_ABOVE_NS = 1_000_000
-"""A token in a read whose first segment may be older than its stamp by more than this is in doubt, unless it is last."""
+"""A read may hold segments older than its stamp by this much before its tokens, but for the last, are in doubt."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class Tape:
                 self.on_mark(mark)
 
     def begins(self, arrived_ns: int) -> None:
-        """The response begins: HEADERS. If it came before our last write returned, that write had done its work earlier."""
+        """The response begins: HEADERS. If it came before our last write returned, that write had worked earlier."""
         if arrived_ns < self.marks[Mark.SEND_END] and self.last_write_began_ns is not None:
             self.marks[Mark.SEND_END] = min(arrived_ns, self.last_write_began_ns)
         self.mark(Mark.HEADERS, arrived_ns)

@@ -76,7 +76,7 @@ class Prober:
         self._warm = False
 
     async def start(self) -> None:
-        """Switch kernel stamps on and run the whole path once against ourselves, so that no real attempt pays for it."""
+        """Switch kernel stamps on and run the whole path once against ourselves: no real attempt shall pay for it."""
         self._open.enter_context(stamping())
         self._roads.trust()
         with suppress(Exception):  # without it the first attempt is marked as the warm-up, which is the truth then
@@ -263,7 +263,7 @@ class _Run:
             self.fail(FailureKind.TOO_LARGE, str(error))
         except (UnknownEncoding, zlib.error) as error:
             self.fail(FailureKind.PROTOCOL_ERROR, f"the body cannot be decompressed: {error}")
-        except Exception as error:  # whatever it is, the slot gets its record
+        except Exception as error:  # noqa: BLE001  # whatever it is, the slot gets its record
             self.fail(*failures.classify_exception(error, self._timeline().reached()))
         finally:
             self._deadlines.stop()

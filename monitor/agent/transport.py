@@ -16,6 +16,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import certifi
@@ -71,7 +72,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> Connection:
-        """Resolve and connect, marked. Raises OSError as the system does (httpcore would drop its cause), ProxyRefused."""
+        """Resolve and connect, marked. Raises OSError itself (httpcore would drop the cause), ProxyRefused."""
         tape = current_tape.get()
         first_host, first_port = (self._proxy.host, self._proxy.port or 80) if self._proxy else (host, port)
         addresses = await self._resolve(tape, first_host, first_port)
@@ -261,7 +262,7 @@ class Response:
         return self._pieces
 
     async def aclose(self) -> None:
-        """Let go of the response: its connection can be used again if the body was read to its end, and is closed if not."""
+        """Let go of the response: its connection can be used again if the body was read, and is closed if not."""
         await self._answer.aclose()
 
 
@@ -280,7 +281,7 @@ class Roads:
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         self._client = httpx.AsyncClient(
             transport=_LaneTransport(),
-            timeout=None,
+            timeout=None,  # noqa: S113  # the attempt has its own, hard deadline
             follow_redirects=False,
             trust_env=False,
             cookies=no_cookies,
@@ -384,6 +385,6 @@ def trusting(ca_file: str | None) -> ssl.SSLContext:
 
 def _has_files(directory: str | None) -> bool:
     try:
-        return bool(directory and os.listdir(directory))
+        return bool(directory and any(Path(directory).iterdir()))
     except OSError:
         return False

@@ -37,6 +37,7 @@ class Summary:
     ttft_p50: float
     ttft_p99: float
     ttft_worst: float
+    sure_p99: float | None  # of the streams whose TTFT is not in doubt
     gaps_worst: float | None
     truth_width_p99: float
     coalesced_share: float
@@ -81,6 +82,7 @@ def _gap_error_ns(measured: Gaps | None, true: Gaps | None, known_to_ns: int) ->
 def summarise(comparisons: Sequence[Comparison]) -> Summary:
     """The figures of a run; at least one comparison is needed."""
     errors = sorted(c.ttft_error_ns for c in comparisons)
+    sure = sorted(c.ttft_error_ns for c in comparisons if not c.ttft_doubted)
     gap_errors = [c.gap_error_ns for c in comparisons if c.gap_error_ns is not None]
     wrong = sum(
         (c.ttft_error_ns > WRONG_NS and not c.ttft_doubted) or (c.gap_error_ns or 0) > WRONG_NS for c in comparisons
@@ -90,6 +92,7 @@ def summarise(comparisons: Sequence[Comparison]) -> Summary:
         ttft_p50=nearest_rank(errors, 0.50) / NS,
         ttft_p99=nearest_rank(errors, 0.99) / NS,
         ttft_worst=errors[-1] / NS,
+        sure_p99=nearest_rank(sure, 0.99) / NS if sure else None,
         gaps_worst=max(gap_errors) / NS if gap_errors else None,
         truth_width_p99=nearest_rank(sorted(c.truth_width_ns for c in comparisons), 0.99) / NS,
         coalesced_share=sum(c.coalesced for c in comparisons) / len(comparisons),
