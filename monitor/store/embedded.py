@@ -93,6 +93,7 @@ class EmbeddedPostgres:
             with contextlib.suppress(BlockingIOError), _exclusively(self.data):
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _run(self._pg_ctl("stop", "-m", "fast", "-w", "-t", "30"), self._owner)
+                _remove_socket_folder(self.data)
         finally:
             os.close(self._lock)
             self._lock = -1
@@ -229,6 +230,14 @@ def _socket_folder(data: Path) -> Path:
         return data
     digest = hashlib.blake2b(os.fsencode(data), digest_size=6).hexdigest()
     return Path(tempfile.gettempdir()) / f"firsttoken-{digest}"
+
+
+def _remove_socket_folder(data: Path) -> None:
+    """The server has gone: its folder for the socket, where it needed one of its own, goes too (if empty)."""
+    folder = _socket_folder(data)
+    if folder != data:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _make_private(folder: Path, owner: pwd.struct_passwd | None) -> None:
