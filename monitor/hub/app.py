@@ -12,9 +12,9 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from monitor.clock import Clock
+from monitor.clock import NS, Clock
 from monitor.hub import pages
-from monitor.hub.live import LiveQueries, LiveView
+from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView, SeriesKey
 from monitor.metrics import Metrics
 from monitor.model import Series
 
@@ -25,6 +25,8 @@ CONTENT_SECURITY = (
 )
 GZIP_FROM_BYTES = 1024
 HEADER_BYTES = 16 * 1024
+CHOICES = 64
+"""Choices of a series whose JSON is kept for a second."""
 SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY),
     (b"x-content-type-options", b"nosniff"),
@@ -53,14 +55,15 @@ def create_app(
     the loop and must return at once. `advice` gives a sentence for each failure kind.
     """
     app = FastAPI(title="First Token", docs_url=None, redoc_url=None, openapi_url=None)
-    view = LiveView(queries, series, next_slot, clock or Clock())
-    _add_page(app, view, dict(advice or {}))
+    clock = clock or Clock()
+    view = LiveView(queries, series, next_slot, clock)
+    _add_page(app, LiveBodies(view, dict(advice or {}), clock))
     _add_operations(app, metrics, health)
     app.add_middleware(Guard)
     return app
 
 
-def _add_page(app: FastAPI, view: LiveView, advice: Mapping[str, str]) -> None:
+def _add_page(app: FastAPI, bodies: LiveBodies) -> None:
     for path, asset in pages.ASSETS.items():
         app.add_api_route(path, _static(asset), methods=["GET", "HEAD"])
 
@@ -72,8 +75,7 @@ def _add_page(app: FastAPI, view: LiveView, advice: Mapping[str, str]) -> None:
         probe: Name = None,
     ) -> Response:
         chosen = (vantage, target, probe) if vantage and target and probe else None
-        body = await asyncio.to_thread(pages.live, await view.now(), advice, chosen)
-        return _cached(request, body, "application/json")
+        return _cached(request, await bodies.get(chosen), "application/json")
 
 
 def _add_operations(app: FastAPI, metrics: Metrics, health: Health) -> None:
@@ -94,6 +96,26 @@ def _add_operations(app: FastAPI, metrics: Metrics, health: Health) -> None:
         checks = dict(health())
         good = all(trouble is None for trouble in checks.values())
         return JSONResponse({"ready": good, "checks": checks}, status_code=200 if good else 503)
+
+
+class LiveBodies:
+    """The JSON of the live page, made at most once a second however many pages are open. For one event loop."""
+
+    def __init__(self, view: LiveView, advice: Mapping[str, str], clock: Clock) -> None:
+        self._view, self._advice, self._clock = view, advice, clock
+        self._made: dict[SeriesKey | None, tuple[int, bytes]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def get(self, chosen: SeriesKey | None) -> bytes:
+        """`pages.live` for all series or the chosen one."""
+        async with self._one_at_a_time:
+            made_ns, body = self._made.get(chosen, (None, b""))
+            if made_ns is None or self._clock.monotonic_ns() - made_ns >= REFRESH_SECONDS * NS:
+                body = await asyncio.to_thread(pages.live, await self._view.now(), self._advice, chosen)
+                if len(self._made) >= CHOICES:
+                    self._made.clear()
+                self._made[chosen] = (self._clock.monotonic_ns(), body)
+            return body
 
 
 def _static(asset: pages.Asset) -> Callable[[Request], Response]:
