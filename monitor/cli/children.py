@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import IO
 PATIENCE_SECONDS = 5.0
 """How long a process may take to leave after SIGTERM before it is killed."""
 PR_SET_PDEATHSIG = 1
+ON_LINUX = platform.system() == "Linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Identity:
 
 def identify(pid: int) -> Identity | None:
     """The identity of a running process, None when there is none with that number."""
-    started = _started_linux(pid) if sys.platform == "linux" else _started_elsewhere(pid)
+    started = _started_linux(pid) if ON_LINUX else _started_elsewhere(pid)
     return Identity(pid, started) if started else None
 
 
@@ -65,7 +67,7 @@ def _started_elsewhere(pid: int) -> str | None:
 
 def command_line(pid: int) -> str:
     """How a process was started, as one line; empty when there is none with that number."""
-    if sys.platform == "linux":  # where `ps` need not be installed
+    if ON_LINUX:  # where `ps` need not be installed
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         return ""
@@ -190,7 +192,7 @@ class Child:
 
 def leave_with_parent() -> None:
     """For a child, first thing: leave as soon as the parent is gone, however it went."""
-    if sys.platform == "linux":
+    if ON_LINUX:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     threading.Thread(target=_await_end_of_input, name="parent-watch", daemon=True).start()
 

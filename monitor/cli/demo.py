@@ -72,7 +72,7 @@ def demo(
     """
     console = Console()
     if model is Model.SMOLLM2 and (problem := model_server.why_not()):
-        raise DemoFailed(f"{problem} `make demo` installs it; `firsttoken demo --model none` runs without it.")
+        raise DemoFailed(f"{problem} `make demo` installs them; `firsttoken demo --model none` runs without it.")
     chosen = free_port(port)
     folder = DemoFolder((state or default_folder(os.environ, Path.cwd())).absolute())
     try:
