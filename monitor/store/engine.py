@@ -24,7 +24,7 @@ LOCK_TIMEOUT_SECONDS = 5
 
 _SESSION = (
     f"SET TIME ZONE 'UTC'; SET statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
-    f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
+    f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'; SET jit = off"  # compiling costs more than our queries take
 )
 _CONTENT_CLASSES = ("22", "23", "54")
 """SQLSTATE classes that blame the content: data exceptions, integrity, program limits. All else may pass later."""

@@ -22,12 +22,17 @@ from monitor.store.measures import COUNTED, MEASURES, VALID, is_censored, value_
 CLAIM = 200
 """Series-hours in one transaction: inserts into a claimed hour wait for that long, so it stays short."""
 HOUR = timedelta(hours=1)
+OPEN_HOUR_EVERY = timedelta(minutes=5)
+"""The hour that still runs gets new rows all the time; computing it that often keeps the cost a few rows an attempt."""
 By = Literal["series", "vantage", "target", "all"]
 
 _CLAIM = text(
     "DELETE FROM dirty_hours d USING ("
-    "  SELECT vantage_id, series_id, hour FROM dirty_hours WHERE hour < :before"
-    "  ORDER BY hour DESC, vantage_id, series_id LIMIT :limit FOR UPDATE SKIP LOCKED"
+    "  SELECT vantage_id, series_id, hour FROM dirty_hours m"
+    "  WHERE hour < :before AND (hour <= :open_hour OR NOT EXISTS ("
+    "    SELECT FROM rollups r WHERE r.vantage_id = m.vantage_id AND r.series_id = m.series_id AND r.hour = m.hour"
+    "    AND r.refreshed_at > :lately AND r.refreshed_at <= :now))"
+    "  ORDER BY hour DESC, vantage_id, series_id LIMIT :limit FOR UPDATE OF m SKIP LOCKED"
     ") c WHERE d.vantage_id = c.vantage_id AND d.series_id = c.series_id AND d.hour = c.hour "
     "RETURNING d.vantage_id, d.series_id, d.hour"
 )
@@ -105,13 +110,14 @@ _BY = {
 def refresh(engine: Engine, now: datetime, *, before: datetime | None = None, max_hours: int = 10_000) -> int:
     """Compute the marked hours again, newest first; returns how many series-hours were computed.
 
-    `before` limits it to hours that begin before that instant. Stops after `max_hours` series-hours, so that a large
-    backlog is worked off in bounded steps. Raises StoreUnavailable; what was claimed then stays marked.
+    A series' running hour is computed once in `OPEN_HOUR_EVERY`, ended hours at once. `before` limits it to hours that
+    begin before that instant. Stops after `max_hours` series-hours, so that a large backlog is worked off in bounded
+    steps. Raises StoreUnavailable; what was claimed then stays marked.
     """
     done = 0
     while done < max_hours:
         with transaction(engine) as connection:
-            claimed = _claim(connection, before or now + timedelta(days=2))
+            claimed = _claim(connection, before or now + timedelta(days=2), now)
             for hour, keys in claimed.items():
                 _compute(connection, hour, keys, now)
         if not claimed:
@@ -171,9 +177,10 @@ def percentile(bins: dict[int, int], q: float) -> float | None:
     return None if found is None else found.seconds
 
 
-def _claim(connection: Connection, before: datetime) -> dict[datetime, list[tuple[int, int]]]:
+def _claim(connection: Connection, before: datetime, now: datetime) -> dict[datetime, list[tuple[int, int]]]:
+    asked = {"before": before, "open_hour": now - HOUR, "lately": now - OPEN_HOUR_EVERY, "now": now, "limit": CLAIM}
     claimed: dict[datetime, list[tuple[int, int]]] = defaultdict(list)
-    for vantage, series, hour in connection.execute(_CLAIM, {"before": before, "limit": CLAIM}):
+    for vantage, series, hour in connection.execute(_CLAIM, asked):
         claimed[hour].append((vantage, series))
     return claimed
 

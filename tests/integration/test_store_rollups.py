@@ -32,6 +32,7 @@ from monitor.timeline import Mark, Phase, Timeline, nearest_rank
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+ENDED = NOW + HOUR
 MS = 1_000_000
 
 
@@ -88,7 +89,7 @@ def test_percentiles_agree_with_raw_ones(store: Engine, q: float) -> None:
     """Over several hours the rollups' percentile is within the stated relative error of the exact one."""
     values = random_ttfts(400, seed=round(q * 100))
     put(store, [good(NOW - timedelta(seconds=45 * n), value) for n, value in enumerate(values)])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     found = rollups.percentiles(store, "ttft", NOW - 6 * HOUR, NOW + HOUR, [q])
     exact = nearest_rank(sorted(values), q) / 1e9
     assert found["lagos", "acme", "short"][0].seconds == pytest.approx(exact, rel=RELATIVE_ERROR * 1.0001)
@@ -97,7 +98,7 @@ def test_percentiles_agree_with_raw_ones(store: Engine, q: float) -> None:
 def test_every_measure_has_its_histogram(store: Engine) -> None:
     """Phases, ttft, ttfo, total and control are rolled up where they happened, and only there."""
     put(store, [good(NOW, 500 * MS)])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     found = {m: rollups.percentiles(store, m, NOW, NOW + HOUR, [0.5], by="all") for m in MEASURES}
     seconds = {m: by[()][0].seconds for m, by in found.items() if by}
     assert seconds == {
@@ -116,7 +117,7 @@ def test_hours_and_series_add_up(store: Engine) -> None:
     batch = [good(NOW + timedelta(minutes=n), v) for n, v in enumerate(far)]
     batch += [good(NOW + timedelta(minutes=n), v, vantage="london") for n, v in enumerate(near)]
     put(store, batch, [a_series(), a_series("london")])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     one = rollups.percentiles(store, "ttft", NOW, NOW + HOUR, [0.5], by="target")["acme",][0]
     exact = nearest_rank(sorted(far + near), 0.5) / 1e9
     assert one.seconds == pytest.approx(exact, rel=0.0201)
@@ -128,7 +129,7 @@ def test_a_timeout_stays_in_the_percentiles(store: Engine) -> None:
     batch = [good(NOW + timedelta(minutes=n), 300 * MS) for n in range(10)]
     batch += [timed_out(NOW + timedelta(minutes=20 + n), 10_000 * MS) for n in range(10)]
     put(store, batch)
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     p50, p95 = rollups.percentiles(store, "ttft", NOW, NOW + HOUR, [0.5, 0.95])["lagos", "acme", "short"]
     assert (p50.seconds, p50.at_least) == (pytest.approx(0.3, rel=0.02), False)
     assert (p95.seconds, p95.at_least) == (pytest.approx(10, rel=0.02), True)
@@ -138,7 +139,7 @@ def test_other_failures_say_nothing_about_latency(store: Engine) -> None:
     """A refused connection is a failure, not a fast answer and not a slow one."""
     refused = replace(timed_out(NOW, MS), failure=Failure(kind=FailureKind.REFUSED, phase=Phase.CONNECT, text="no"))
     put(store, [refused])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     assert rollups.percentiles(store, "ttft", NOW, NOW + HOUR) == {}
     assert row(store, NOW)["failures"] == {"refused": 1}
 
@@ -162,7 +163,7 @@ def test_counts(store: Engine) -> None:
             ),
         ],
     )
-    assert rollups.refresh(store, NOW) == 1
+    assert rollups.refresh(store, ENDED) == 1
     found = row(store, NOW)
     counted = {name: found[name] for name in ("attempts", "confirming", "success", "failed", "missed", "doubtful")}
     assert counted == {"attempts": 5, "confirming": 1, "success": 3, "failed": 1, "missed": 1, "doubtful": 1}
@@ -174,25 +175,37 @@ def test_counts(store: Engine) -> None:
 def test_late_rows_change_their_own_hour_only(store: Engine) -> None:
     """A row that arrives hours late re-opens the hour in which it was scheduled, and no other."""
     put(store, [good(NOW - 5 * HOUR, 300 * MS), good(NOW - 2 * HOUR, 300 * MS)])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     later = NOW + 3 * HOUR
     put(store, [good(NOW - 5 * HOUR + timedelta(minutes=59), 700 * MS)])
     assert rollups.backlog(store) == 1
     assert rollups.refresh(store, later) == 1
     assert (row(store, NOW - 5 * HOUR)["attempts"], row(store, NOW - 5 * HOUR)["refreshed_at"]) == (2, later)
-    assert (row(store, NOW - 2 * HOUR)["attempts"], row(store, NOW - 2 * HOUR)["refreshed_at"]) == (1, NOW)
+    assert (row(store, NOW - 2 * HOUR)["attempts"], row(store, NOW - 2 * HOUR)["refreshed_at"]) == (1, ENDED)
 
 
 def test_refresh_again_changes_nothing(store: Engine) -> None:
     """A refresh without marks does nothing; a repeated mark gives the same numbers."""
     put(store, [good(NOW, 300 * MS)])
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     before = row(store, NOW)
-    assert rollups.refresh(store, NOW + HOUR) == 0
+    assert rollups.refresh(store, ENDED + HOUR) == 0
     with store.begin() as connection:
         connection.execute(text("INSERT INTO dirty_hours SELECT vantage_id, series_id, hour, hour FROM rollups"))
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     assert row(store, NOW) == before
+
+
+def test_the_running_hour_is_computed_now_and_then(store: Engine) -> None:
+    """New rows of the running hour wait up to five minutes for the rollup, and are in it when the hour has ended."""
+    put(store, [good(NOW, 300 * MS)])
+    assert rollups.refresh(store, NOW + timedelta(minutes=1)) == 1
+    put(store, [good(NOW + timedelta(minutes=1), 300 * MS)])
+    assert rollups.refresh(store, NOW + timedelta(minutes=2)) == 0
+    assert rollups.refresh(store, NOW + timedelta(minutes=6)) == 1
+    put(store, [good(NOW + timedelta(minutes=58), 300 * MS)])
+    assert rollups.refresh(store, NOW + HOUR) == 1
+    assert row(store, NOW)["attempts"] == 3
 
 
 def test_a_claimed_hour_is_skipped_by_others(store: Engine) -> None:
@@ -200,8 +213,8 @@ def test_a_claimed_hour_is_skipped_by_others(store: Engine) -> None:
     put(store, [good(NOW, 300 * MS), good(NOW - HOUR, 300 * MS)])
     with store.begin() as connection:
         connection.execute(text("SELECT * FROM dirty_hours WHERE hour = :hour FOR UPDATE"), {"hour": NOW})
-        assert rollups.refresh(store, NOW) == 1
-    assert rollups.refresh(store, NOW) == 1
+        assert rollups.refresh(store, ENDED) == 1
+    assert rollups.refresh(store, ENDED) == 1
 
 
 def test_nothing_is_lost_between_inserts_and_refreshes_at_once(store: Engine) -> None:
@@ -213,12 +226,12 @@ def test_nothing_is_lost_between_inserts_and_refreshes_at_once(store: Engine) ->
 
     def refresh() -> None:
         for _ in range(25):
-            rollups.refresh(store, NOW)
+            rollups.refresh(store, ENDED)
 
     workers = [Thread(target=write, args=(n,)) for n in range(4)] + [Thread(target=refresh) for _ in range(2)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    rollups.refresh(store, NOW)
+    rollups.refresh(store, ENDED)
     assert row(store, NOW)["attempts"] == 100
