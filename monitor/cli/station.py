@@ -1,7 +1,8 @@
 """One process that plays all parts: schedule, probes, spool, delivery, database, metrics and page.
 
 `up` runs a Station on a person's configuration, `demo` on its own. Hides what starts before what, what goes on while
-something else is away, and what a new configuration may change while it runs.
+something else is away, and what a new configuration may change while it runs. Probing starts first: the libraries of
+the database and of the page take a second to load, which they do in a thread while probes run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -20,15 +21,15 @@ from monitor.agent.probe import Prober
 from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
 from monitor.agent.spool import Spool
 from monitor.agent.uplink import Refusal, Uplink, is_late
-from monitor.cli.storage import Storage
 from monitor.clock import Clock
 from monitor.config import Config
-from monitor.hub.app import create_app
-from monitor.hub.server import WebServer
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, SpoolFull, StoreUnavailable
-from monitor.store.retention import Policy
 from monitor.wire import WireError
+
+if TYPE_CHECKING:
+    from monitor.cli.storage import Storage
+    from monitor.hub.server import WebServer
 
 PULSE_SECONDS = 1.0
 TEND_SECONDS = 60.0
@@ -55,11 +56,7 @@ class Station:
         clock: Clock | None = None,
         on_attempt: OnAttempt | None = None,
     ) -> None:
-        """Prepare; nothing runs yet.
-
-        Raises ConfigError for a vantage that cannot be chosen or a database URL that cannot be read,
-        EmbeddedPostgresFailed when there is no database at all.
-        """
+        """Prepare; nothing runs yet. Raises ConfigError for a vantage that cannot be chosen."""
         self.config = config
         self.state_directory = Path(state_directory or config.spool.directory)
         self._vantage = vantage
@@ -68,10 +65,10 @@ class Station:
         self._series: dict[SeriesKey, Series] = {}
         self.metrics = Metrics(self._clock)
         self._take_series(config)
-        self.storage = Storage(config.database_url, self.state_directory / "postgres", self._clock)
         self._writer = ThreadPoolExecutor(1, "store")
         self._tender = ThreadPoolExecutor(1, "sweep")
         self._tasks: list[asyncio.Task[None]] = []
+        self._storage: Storage | None = None
         self._spool: Spool | None = None
         self._web: WebServer | None = None
         self._runner: Runner | None = None
@@ -83,30 +80,32 @@ class Station:
     async def start(self) -> None:
         """Start everything; on return probes run. The database may come later: attempts wait on disk meanwhile.
 
-        Raises SpoolBusy, ListenError: a sentence, with everything stopped again.
+        Raises SpoolBusy, ListenError, ConfigError for a database URL that cannot be read, EmbeddedPostgresFailed when
+        there is no database at all: each a sentence, with everything stopped again.
         """
         try:
-            await self._start()
+            self._uplink = await self._start_probing()
+            self._storage = await asyncio.to_thread(self._open_storage)
+            self._web = await asyncio.to_thread(self._start_web, self._storage)
         except BaseException:
             await self.stop(0.0)
             raise
+        self._uplink.start()
+        self._tasks.append(asyncio.create_task(self._keep_tending(self._storage)))
 
-    async def _start(self) -> None:
+    async def _start_probing(self) -> Uplink:
         config = self.config
-        self._web = await asyncio.to_thread(self._start_web)
         self._spool = await asyncio.to_thread(self._open_spool)
         self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
         await self._prober.start()
-        self._uplink = Uplink(
-            self._spool, self._deliver, clock=self._clock, on_failure=self.metrics.count_uplink_failure
-        )
         self._runner = self._make_runner(self._prober)
         self.metrics.config_reloaded(True)
         self._pulse(self._spool)
         await self._runner.start(await self._spool.marks())
         self._runner.replace(self.series, list(config.vantages))
-        self._uplink.start()
-        self._tasks = [asyncio.create_task(self._keep_pulse()), asyncio.create_task(self._keep_tending())]
+        self._tasks.append(asyncio.create_task(self._keep_pulse()))
+        failed = self.metrics.count_uplink_failure
+        return Uplink(self._spool, self._deliver, clock=self._clock, on_failure=failed)
 
     async def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Finish what runs within `drain_seconds`, deliver what is possible, stop everything. May be called twice."""
@@ -124,7 +123,8 @@ class Station:
             await self._spool.close()
         for threads in (self._writer, self._tender):
             threads.shutdown(wait=False, cancel_futures=True)
-        await asyncio.to_thread(self.storage.close)
+        if self._storage is not None:
+            await asyncio.to_thread(self._storage.close)
         self._runner = self._uplink = self._web = self._prober = None
 
     async def __aenter__(self) -> Self:
@@ -161,6 +161,12 @@ class Station:
         """The page of this process."""
         assert self._web is not None
         return self._web.url
+
+    @property
+    def storage(self) -> Storage:
+        """Where rows go."""
+        assert self._storage is not None
+        return self._storage
 
     @property
     def spool(self) -> Spool:
@@ -210,10 +216,18 @@ class Station:
             if differs
         ]
 
-    def _start_web(self) -> WebServer:
+    def _open_storage(self) -> Storage:
+        from monitor.cli.storage import Storage
+
+        return Storage(self.config.database_url, self.state_directory / "postgres", self._clock)
+
+    def _start_web(self, storage: Storage) -> WebServer:
+        from monitor.hub.app import create_app
+        from monitor.hub.server import WebServer
+
         app = create_app(
             self.metrics,
-            self.storage,
+            storage,
             self.health,
             series=lambda: self.series,
             next_slot=lambda series: self._runner.next_slot(series) if self._runner is not None else None,
@@ -258,7 +272,7 @@ class Station:
         except SpoolFull:
             pass  # counted as a loss and said by the spool
         except WireError as error:
-            log.error("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
+            log.warning("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
         if self._uplink is not None:
             self._uplink.wake()
         if self._on_attempt is not None:
@@ -308,13 +322,12 @@ class Station:
     def _pulse(self, spool: Spool) -> None:
         self.metrics.set_spool(spool.depth, spool.size_bytes, spool.oldest, sum(spool.losses.values()))
 
-    async def _keep_tending(self) -> None:
+    async def _keep_tending(self, storage: Storage) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            policy = Policy(raw_days=self.config.storage.raw_days, rollup_days=self.config.storage.rollup_days)
-            pause = TEND_SECONDS
+            keep, pause = self.config.storage, TEND_SECONDS
             try:
-                await loop.run_in_executor(self._tender, self.storage.tend, policy)
+                await loop.run_in_executor(self._tender, storage.tend, keep.raw_days, keep.rollup_days)
             except StoreUnavailable as error:
                 pause = RETRY_SECONDS
                 log.debug("the database cannot be tended now", cause=str(error))

@@ -56,11 +56,11 @@ class Storage:
             self._is_up = False
             raise
 
-    def tend(self, policy: retention.Policy) -> None:
+    def tend(self, raw_days: int, rollup_days: int) -> None:
         """Recompute rollups that new rows touched; make and drop partitions once an hour. Raises StoreUnavailable."""
         engine, now = self._ready(), self._clock.now()
         if self._retained_at is None or abs(now - self._retained_at) >= RETENTION_EVERY:
-            retention.sweep(engine, now, policy)
+            retention.sweep(engine, now, retention.Policy(raw_days=raw_days, rollup_days=rollup_days))
             self._retained_at = now
         rollups.refresh(engine, now)
 
