@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from monitor.store import embedded, engine
+from monitor.model import Attempt, Outcome, StoreUnavailable
+from monitor.store import attempts, embedded, engine, migrate
 from monitor.store.embedded import EmbeddedPostgresFailed
 
 FAST = {"fsync": "off"}
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -169,3 +173,55 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
             embedded.start(small / "pg")
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_disk_that_fills_up_later_keeps_rows_waiting(tmp_path: Path) -> None:
+    """When Postgres runs out of space an insert is StoreUnavailable, never a refused row; with space it goes in."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a small file system needs root and mount")
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=120m", "tmpfs", str(small)], check=False).returncode:
+        pytest.skip("mount is not permitted here")
+    try:
+        with embedded.start(small / "pg", settings={**FAST, "min_wal_size": "32MB"}) as server:
+            migrate.upgrade(server.url)
+            opened = engine.open_engine(server.url)
+            attempts.insert(opened, [], batch(0), NOW)
+            fill = small / "fill"
+            with contextlib.suppress(OSError), fill.open("wb") as file:
+                while True:
+                    file.write(bytes(65536))
+            with pytest.raises(StoreUnavailable):
+                insert_until_it_fails(opened)
+            fill.unlink()
+            opened.dispose()
+            again = embedded.start(small / "pg", settings=FAST)  # a full disk under the WAL stops the server
+            assert attempts.insert(opened, [], batch(200), NOW).rejected == []
+            opened.dispose()
+            again.stop()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def insert_until_it_fails(opened: engine.Engine) -> None:
+    for number in range(1, 100):
+        assert attempts.insert(opened, [], batch(number), NOW).rejected == []
+
+
+def batch(number: int) -> list[Attempt]:
+    """500 attempts of one series, each with a text that takes room."""
+    moments = [NOW + timedelta(milliseconds=number * 500 + n) for n in range(500)]
+    return [
+        Attempt(
+            vantage="lagos",
+            target="acme",
+            probe="short",
+            probe_version="v",
+            scheduled_at=moment,
+            started_at=moment,
+            outcome=Outcome.SUCCESS,
+            finish_reason=os.urandom(200).hex(),
+        )
+        for moment in moments
+    ]
