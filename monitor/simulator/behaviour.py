@@ -16,7 +16,7 @@ from monitor.model import ConfigError
 
 
 class Fault(StrEnum):
-    """What goes wrong (closed list). Those marked * happen after `fault_after_tokens` tokens."""
+    """What goes wrong (closed list). The starred ones happen after `fault_after_tokens` tokens."""
 
     SILENCE = "silence"  # the request is read and never answered
     KEEP_ALIVES = "keep_alives"  # 200, then comments for ever
@@ -63,32 +63,32 @@ class Behaviour:
     ttft_jitter_seconds: float = 0.0  # uniform, both ways
     ttft_sigma: float = 0.0  # lognormal spread: times exp(N(0, sigma)); `ttft_seconds` stays the median
     prefill_seconds_per_token: float = 0.0  # added for every input token
-    headers_seconds: float | None = None  # from admission; None: with the first token, as OpenAI's chat seems to do
+    headers_seconds: float | None = None  # from admission; absent: with the first token, as OpenAI's chat seems to do
     comments_seconds: float | None = None  # headers at once, then a comment this often until the first token
 
     # answer
     tokens: int = 32  # visible ones; a smaller cap in the request cuts and finishes with `length`
     reasoning_tokens: int = 0  # before the visible ones; they count against the cap
     tokens_per_second: float = 50.0  # token n is due n / rate after the first
-    content: Content = Content.TEXT
+    content: Content = Content.TEXT  # text, tool_call or refusal
     text: str = DEFAULT_TEXT  # repeated word by word
     finish_reason: str | None = None  # instead of the natural one, e.g. content_filter
 
     # capacity
-    capacity: int | None = None  # requests served at a time; None: no limit
+    capacity: int | None = None  # requests served at a time; absent: no limit
     queue_limit: int = 1000  # how many may wait, first come first served; more are refused
     refusal: ErrorKind = ErrorKind.RATE_LIMITED  # how: rate_limited (429) or overloaded (503, Anthropic 529)
-    retry_after_seconds: float = 1.0
+    retry_after_seconds: float = 1.0  # what a refusal says, rounded up
 
     # cold start
     sleeps_after_seconds: float | None = None  # idle time after which the model is unloaded
-    starts_asleep: bool = False
-    load_seconds: float = 2.0
+    starts_asleep: bool = False  # not loaded when the simulator starts
+    load_seconds: float = 2.0  # what waking takes; all who come meanwhile wait for the same load
     refuses_while_loading: bool = False  # 503 "loading" instead of holding the request
 
     # uneven delivery
-    stall_after_tokens: int | None = None
-    stall_seconds: float = math.inf  # infinite: for ever
+    stall_after_tokens: int | None = None  # so many tokens, then a pause
+    stall_seconds: float = math.inf  # how long; what comes after is late by it
     buffered: bool = False  # the whole response, headers included, in one write at its end
     burst_tokens: int | None = None  # a write holds this many tokens
     burst_bytes: int | None = None  # a write holds at least this many bytes, headers held back too
@@ -97,13 +97,13 @@ class Behaviour:
     split_pause_seconds: float = 0.001  # between the pieces, so that they arrive apart
 
     # failures
-    fault: Fault | None = None
-    fault_after_tokens: int = 3
-    fault_share: float = 1.0  # of the requests meet `fault` or `status`; the others are served well
+    fault: Fault | None = None  # see the list of faults
+    fault_after_tokens: int = 3  # when the faults happen that break off an answer
+    fault_share: float = 1.0  # of the requests that meet `fault` or `status`; the others are served well
     error: ErrorKind = ErrorKind.OVERLOADED  # what an error event says
     keep_alive_seconds: float = 0.5  # between the comments of `keep_alives`
     status: int = 200  # anything else is answered without a stream, with `body` or the vendor's JSON
-    body: str | None = None
+    body: str | None = None  # sent as it is, with 200 as HTML
     headers: Mapping[str, str] = field(default_factory=dict)  # added to the response, e.g. location
 
     # facts the vendors report

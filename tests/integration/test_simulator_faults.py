@@ -329,7 +329,7 @@ async def test_the_kernel_stamp_of_a_token_lies_at_its_logged_send() -> None:
 
 def _stamped(sock: socket.socket) -> list[int]:
     """Wall-clock nanoseconds of every read until the end."""
-    arrivals = []
+    arrivals: list[int] = []
     while True:
         data, ancillary, _, _ = sock.recvmsg(65536, 64)
         if not data:

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.simulator import SimulatorProcess
 
-MODELS = {
+MODELS: dict[str, dict[str, object]] = {
     "text": {"tokens": 6, "reasoning_tokens": 2},
     "tool": {"tokens": 5, "content": "tool_call"},
     "refusal": {"tokens": 4, "content": "refusal"},

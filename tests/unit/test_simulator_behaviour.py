@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import random
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from monitor.model import ConfigError
 from monitor.simulator.behaviour import Behaviour, Content, Fault, behaviour
@@ -124,7 +127,7 @@ def test_changes_apply_in_order_to_the_base() -> None:
     """Multiplying and setting combine; a change that does not hold leaves the very same record."""
     base = Behaviour(ttft_seconds=0.2, tokens=3)
     triple, cut = Change(multiply={"ttft_seconds": 3, "tokens": 1.5}), Change(after_seconds=9, set={"tokens": 1})
-    assert behaviour_at(base, [(1, triple), (1, cut)]) == replace(base, ttft_seconds=pytest.approx(0.6), tokens=4)
+    assert behaviour_at(base, [(1, triple), (1, cut)]) == replace(base, ttft_seconds=0.2 * 3, tokens=4)
     assert behaviour_at(base, [(1, triple), (9, cut)]).tokens == 1
     assert behaviour_at(base, [(1, cut)]) is base
 
@@ -137,8 +140,6 @@ def test_behaviours_from_a_mapping_know_their_types() -> None:
 
 def test_draws_repeat_with_the_seed_and_keep_their_median() -> None:
     """The same seed gives the same times to first token, and the spread leaves the median in place."""
-    import random
-
     behaving = Behaviour(ttft_seconds=0.5, ttft_sigma=0.3, prefill_seconds_per_token=0.01)
     one, two = (
         [first_token_seconds(behaving, 10, chance) for _ in range(999)]
@@ -170,3 +171,24 @@ def test_a_model_may_be_asleep_at_first_and_only_then() -> None:
     sleep, behaving = Sleep(0), Behaviour(starts_asleep=True, load_seconds=2)
     assert sleep.ready_ns(0, behaving) == 2 * NS
     assert sleep.ready_ns(1000 * NS, behaving) == 1000 * NS
+
+
+def test_the_documentation_knows_every_field_and_its_example_is_a_scenario() -> None:
+    """docs/simulator.md lists each field with its default and each fault, and its scenario can be served."""
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+
+    for field in fields(Behaviour):
+        default = getattr(Behaviour(), field.name)
+        shown = "a sentence" if field.name == "text" else "" if default == {} else _word(default)
+        assert f"| `{field.name}` | {shown} |" in page
+    for fault in Fault:
+        assert f"`{fault}`" in page
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+    assert scenario(yaml.safe_load(example)).timeline[1].set == {"fault": None}
+
+
+def _word(value: Any) -> Any:
+    """A default as the page writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "true", False: "false"}[value]
+    return "forever" if value == math.inf else value
