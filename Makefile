@@ -5,6 +5,7 @@ PYTHON ?= python3
 MODEL ?= smollm2
 DEMO_ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 UV ?= uv
 BIN := .venv/bin
 
@@ -20,7 +21,7 @@ demo: python ## probes a real model and simulated providers from four places; pa
 	@exec $(BIN)/firsttoken demo --model $(MODEL) $(DEMO_ARGS)
 
 test: check ## everything CI runs: lint, types, and all tests
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 check: python
 	@$(PYTHON) tools/install.py test --model $(MODEL)

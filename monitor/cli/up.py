@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,15 @@ import structlog
 import typer
 
 from monitor import config as configuration
+from monitor.agent.arrivals import WatchedLoop
 from monitor.cli import logs
 from monitor.cli.station import DRAIN_SECONDS, Station
 from monitor.cli.watch import changes
 from monitor.config import Config, ConfigError, InvalidConfig
+from monitor.model import MonitorError
 
 ABORTED = 130
+DEFECT = 1
 log = structlog.get_logger("firsttoken")
 
 
@@ -49,11 +53,27 @@ def up(
     for warning in config.warnings:
         log.warning("configuration", warning=str(warning))
     station = Station(config, vantage=vantage, state_directory=state)
-    code = asyncio.run(Process(file, station, scrubber).run())
+    _leave(_run(Process(file, station, scrubber)))
+
+
+def _run(process: Process) -> int:
+    try:
+        with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+            return runner.run(process.run())
+    except MonitorError:
+        raise
+    except Exception:  # what a defect's traceback says goes through the scrubber like any other line
+        log.exception("First Token ends by a defect of its own")
+        return DEFECT
+
+
+def _leave(code: int) -> None:
+    """End the process; threads that hang in a database or a resolver are not waited for."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if code:
-        os._exit(code)  # an abort waits for no thread that still waits for a database
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    raise typer.Exit(code)
 
 
 class Process:
@@ -66,6 +86,7 @@ class Process:
         self._ended = asyncio.Event()
         self._aborted = asyncio.Event()
         self._hung_up = asyncio.Event()
+        self._one_reload_at_a_time = asyncio.Lock()
 
     async def run(self) -> int:
         """Run until a signal; the exit code. Raises MonitorError when the start is not possible."""
@@ -134,7 +155,7 @@ class Process:
 
     async def _follow_file(self) -> None:
         async for _ in changes(self._file):
-            await self._reload("file")
+            await self._reload("file change")
 
     async def _follow_signal(self) -> None:
         while True:
@@ -144,14 +165,17 @@ class Process:
 
     async def _reload(self, cause: str) -> None:
         """Take over the file as it is now, or say once what is wrong with it and keep the old configuration."""
-        try:
-            config = await asyncio.to_thread(configuration.load, self._file)
-            self._scrubber.know(config.secrets())
-            await self._take_over(config, cause)
-        except InvalidConfig as error:
-            self._refuse([str(mistake) for mistake in error.mistakes])
-        except ConfigError as error:
-            self._refuse([str(error)])
+        async with self._one_reload_at_a_time:
+            try:
+                config = await asyncio.to_thread(configuration.load, self._file)
+                self._scrubber.know(config.secrets())
+                await self._take_over(config, cause)
+            except InvalidConfig as error:
+                self._refuse([str(mistake) for mistake in error.mistakes])
+            except ConfigError as error:
+                self._refuse([str(error)])
+            except Exception:
+                log.exception("the new configuration could not be taken over; this is a defect of First Token")
 
     async def _take_over(self, config: Config, cause: str) -> None:
         changed = await self._station.reload(config)
