@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,14 +21,38 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from monitor.store import embedded, engine, migrate
 
+RUN_FOLDER = "FIRSTTOKEN_TEST_RUN_FOLDER"
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the run's folder before pytest-xdist starts its workers, which inherit the variable.
+
+    Not below pytest's own folder: each run of pytest closes that to other users, and Postgres, which as root runs as
+    another user, loses its way in the middle of a test.
+    """
+    if not hasattr(config, "workerinput"):
+        os.environ[RUN_FOLDER] = tempfile.mkdtemp(prefix="firsttoken-test-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's folder when all workers have ended."""
+    if not hasattr(config, "workerinput") and RUN_FOLDER in os.environ:
+        shutil.rmtree(os.environ.pop(RUN_FOLDER), ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of this run share."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+def run_folder() -> Path:
+    """A folder that all workers of this run share, removed at its end."""
+    return Path(os.environ[RUN_FOLDER])
+
+
+@pytest.fixture
+def server_folder(run_folder: Path) -> Path:
+    """A folder of a test's own in which an embedded Postgres can run (in `tmp_path` it cannot be relied on)."""
+    folder = run_folder / uuid4().hex[:8]
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,7 @@ class EmbeddedPostgres:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _run(self._pg_ctl("stop", "-m", "fast", "-w", "-t", "30"), self._owner)
                 _remove_socket_folder(self.data)
+                _remove_socket_folder(self.data)
         finally:
             os.close(self._lock)
             self._lock = -1
@@ -238,6 +239,14 @@ def _remove_socket_folder(data: Path) -> None:
     if folder != data:
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+def _remove_socket_folder(data: Path) -> None:
+    """A short folder made for the socket goes with the server (a socket in use would keep it)."""
+    sockets = _socket_folder(data)
+    if sockets != data:
+        with contextlib.suppress(OSError):
+            sockets.rmdir()
 
 
 def _make_private(folder: Path, owner: pwd.struct_passwd | None) -> None:

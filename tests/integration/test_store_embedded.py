@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from monitor.model import Attempt, Outcome, StoreUnavailable
 from monitor.store import attempts, embedded, engine, migrate
@@ -23,9 +24,9 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(server_folder: Path) -> Iterator[Path]:
     """A data directory that is stopped and removed whatever the test did."""
-    data = tmp_path / "pg"
+    data = server_folder / "pg"
     yield data
     pid = postmaster(data)
     if pid is not None:
@@ -124,7 +125,10 @@ def test_a_path_too_long_for_a_socket(folder: Path) -> None:
     deep = folder.with_name("d" * 100) / "data"
     with embedded.start(deep, settings=FAST) as server:
         assert answer(server) == 42
+        socket = Path(make_url(server.url).query["host"])
+        assert socket != deep
     assert postmaster(deep) is None
+    assert not socket.exists()
 
 
 def test_a_folder_with_other_things_in_it_is_refused(folder: Path) -> None:
@@ -160,11 +164,11 @@ def test_a_server_that_cannot_start_says_why(folder: Path) -> None:
     assert postmaster(folder) is None
 
 
-def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_sentence(server_folder: Path) -> None:
     """No space for the first start: one sentence, and no half-made database."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("a small file system needs root and mount")
-    small = tmp_path / "small"
+    small = server_folder / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], check=False).returncode:
         pytest.skip("mount is not permitted here")
@@ -175,11 +179,11 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_a_disk_that_fills_up_later_keeps_rows_waiting(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_later_keeps_rows_waiting(server_folder: Path) -> None:
     """When Postgres runs out of space an insert is StoreUnavailable, never a refused row; with space it goes in."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("a small file system needs root and mount")
-    small = tmp_path / "small"
+    small = server_folder / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=120m", "tmpfs", str(small)], check=False).returncode:
         pytest.skip("mount is not permitted here")
