@@ -324,7 +324,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """What baselines, metrics and findings belong to, with the labels that describe it (bounded: from configuration)."""
+    """What baselines, metrics and findings belong to, with the labels that describe it (bounded by configuration)."""
 
     vantage: Vantage
     target: Target
@@ -347,6 +347,6 @@ class Series:
 
 
 def stable_id(*parts: str) -> int:
-    """A positive 63-bit number that is the same on every machine for the same parts (BLAKE2b): ids of vantages, series."""
+    """A positive 63-bit number, the same on every machine for the same parts (BLAKE2b): ids of vantages, series."""
     digest = hashlib.blake2b("\x1f".join(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

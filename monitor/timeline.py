@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 NS = 1_000_000_000
 ARRIVAL_RESOLUTION_NS = 500_000
@@ -153,7 +154,7 @@ def gaps(arrivals_ns: Sequence[int], stall_ns: int = STALL_NS) -> Gaps | None:
     for at in arrivals_ns[1:]:
         if at - distinct[-1] >= ARRIVAL_RESOLUTION_NS:
             distinct.append(at)
-    steps = sorted(b - a for a, b in zip(distinct, distinct[1:], strict=False))
+    steps = sorted(b - a for a, b in pairwise(distinct))
     burst = (len(arrivals_ns) - len(distinct)) / (len(arrivals_ns) - 1)
     if not steps:
         return Gaps(None, None, None, 0, burst)
