@@ -12,6 +12,7 @@ it and later stops it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -94,7 +95,6 @@ class EmbeddedPostgres:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _run(self._pg_ctl("stop", "-m", "fast", "-w", "-t", "30"), self._owner)
                 _remove_socket_folder(self.data)
-                _remove_socket_folder(self.data)
         finally:
             os.close(self._lock)
             self._lock = -1
@@ -119,7 +119,7 @@ def start(data: Path, *, settings: Mapping[str, str] | None = None, binaries: Pa
     `postgres` or `nobody`. Raises EmbeddedPostgresFailed with one sentence: not installed, disk full, not permitted.
     """
     binaries = binaries or wheel_binaries()
-    data = data.expanduser().absolute()
+    data = data.expanduser().resolve()
     owner: pwd.struct_passwd | None = None
     opened: list[Path] = []
     try:
@@ -166,7 +166,10 @@ def _initialise(server: EmbeddedPostgres) -> None:
         )
     fresh = server.data.with_name(f".{server.data.name}.fresh")  # an interrupted initdb never looks like a database
     shutil.rmtree(fresh, ignore_errors=True)
-    _make_private(fresh, server._owner)
+    try:
+        _make_private(fresh, server._owner)
+    except OSError as error:
+        raise EmbeddedPostgresFailed(f"the embedded database cannot be made: {error.strerror}: {fresh}") from error
     command = [str(server.binaries / "initdb"), "-D", str(fresh), "-U", SUPERUSER, "--auth=trust"]
     done = _run([*command, "--encoding=UTF8", "--no-locale"], server._owner)
     if done.code != 0:
@@ -187,8 +190,11 @@ def _check_version(server: EmbeddedPostgres, found: str) -> None:
 
 def _launch(server: EmbeddedPostgres, settings: Mapping[str, str]) -> None:
     sockets = _socket_folder(server.data)
-    if sockets != server.data:
-        _make_private(sockets, server._owner)
+    try:
+        if sockets != server.data:
+            _make_private(sockets, server._owner)
+    except OSError as error:
+        raise EmbeddedPostgresFailed(f"the database's socket cannot live in {sockets}: {error.strerror}") from error
     options = {**settings, "unix_socket_directories": str(sockets)}
     given = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in options.items())
     log = server.data / "start.log"
@@ -241,20 +247,18 @@ def _remove_socket_folder(data: Path) -> None:
             folder.rmdir()
 
 
-def _remove_socket_folder(data: Path) -> None:
-    """A short folder made for the socket goes with the server (a socket in use would keep it)."""
-    sockets = _socket_folder(data)
-    if sockets != data:
-        with contextlib.suppress(OSError):
-            sockets.rmdir()
-
-
 def _make_private(folder: Path, owner: pwd.struct_passwd | None) -> None:
-    """The folder, ours (or the server user's) alone; someone else's folder of that name is refused by the OS."""
+    """The folder, ours (or the server user's) alone. A link in its place, or someone else's folder, is an OSError."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    if owner is not None and folder.stat().st_uid != owner.pw_uid:
-        os.chown(folder, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
-    folder.chmod(0o700)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if owner is not None and os.fstat(opened).st_uid not in (0, owner.pw_uid):
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+        if owner is not None:
+            os.fchown(opened, owner.pw_uid, owner.pw_gid)
+        os.fchmod(opened, 0o700)
+    finally:
+        os.close(opened)
 
 
 def _unprivileged_owner(data: Path) -> pwd.struct_passwd:

@@ -131,6 +131,22 @@ def test_a_path_too_long_for_a_socket(folder: Path) -> None:
     assert not socket.exists()
 
 
+def test_a_link_in_the_socket_s_place_is_refused(folder: Path) -> None:
+    """Another user's trap in the shared temporary folder changes no permissions and stops the start with a sentence."""
+    deep = folder.with_name("d" * 100) / "data"
+    with embedded.start(deep, settings=FAST) as server:
+        trap = Path(make_url(server.url).query["host"])
+    victim = folder.with_name("victim")
+    victim.mkdir(mode=0o755)
+    trap.symlink_to(victim)
+    try:
+        with pytest.raises(EmbeddedPostgresFailed, match="socket cannot live"):
+            embedded.start(deep)
+    finally:
+        trap.unlink()
+    assert victim.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_folder_with_other_things_in_it_is_refused(folder: Path) -> None:
     """Somebody's files are never touched: a folder that is not empty and no database is refused."""
     folder.mkdir()
