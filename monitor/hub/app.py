@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor.clock import NS, Clock
 from monitor.hub import pages
-from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView, SeriesKey
+from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView
+from monitor.hub.pages import Choice
 from monitor.metrics import Metrics
 from monitor.model import Series
 
@@ -26,7 +27,7 @@ CONTENT_SECURITY = (
 GZIP_FROM_BYTES = 1024
 HEADER_BYTES = 16 * 1024
 CHOICES = 64
-"""Choices of a series whose JSON is kept for a second."""
+"""Readers' choices whose JSON is kept for a second."""
 SECURITY_HEADERS = (
     (b"content-security-policy", CONTENT_SECURITY),
     (b"x-content-type-options", b"nosniff"),
@@ -73,9 +74,10 @@ def _add_page(app: FastAPI, bodies: LiveBodies) -> None:
         vantage: Name = None,
         target: Name = None,
         probe: Name = None,
+        trouble: bool = False,
     ) -> Response:
-        chosen = (vantage, target, probe) if vantage and target and probe else None
-        return _cached(request, await bodies.get(chosen), "application/json")
+        series = (vantage, target, probe) if vantage and target and probe else None
+        return _cached(request, await bodies.get(Choice(series, trouble)), "application/json")
 
 
 def _add_operations(app: FastAPI, metrics: Metrics, health: Health) -> None:
@@ -103,18 +105,18 @@ class LiveBodies:
 
     def __init__(self, view: LiveView, advice: Mapping[str, str], clock: Clock) -> None:
         self._view, self._advice, self._clock = view, advice, clock
-        self._made: dict[SeriesKey | None, tuple[int, bytes]] = {}
+        self._made: dict[Choice, tuple[int, bytes]] = {}
         self._one_at_a_time = asyncio.Lock()
 
-    async def get(self, chosen: SeriesKey | None) -> bytes:
-        """`pages.live` for all series or the chosen one."""
+    async def get(self, choice: Choice) -> bytes:
+        """`pages.live` for a choice, at most a second old."""
         async with self._one_at_a_time:
-            made_ns, body = self._made.get(chosen, (None, b""))
+            made_ns, body = self._made.get(choice, (None, b""))
             if made_ns is None or self._clock.monotonic_ns() - made_ns >= REFRESH_SECONDS * NS:
-                body = await asyncio.to_thread(pages.live, await self._view.now(), self._advice, chosen)
+                body = await asyncio.to_thread(pages.live, await self._view.now(), self._advice, choice)
                 if len(self._made) >= CHOICES:
                     self._made.clear()
-                self._made[chosen] = (self._clock.monotonic_ns(), body)
+                self._made[choice] = (self._clock.monotonic_ns(), body)
             return body
 
 

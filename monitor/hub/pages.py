@@ -13,7 +13,7 @@ from typing import Any
 from monitor import __version__
 from monitor.hub.live import SeriesKey, View
 from monitor.hub.rows import clipped, iso, row
-from monitor.hub.summary import Cell, Judged, Part, cells, headline, idle_gaps, judge
+from monitor.hub.summary import Cell, Judged, Part, State, cells, headline, idle_gaps, judge
 from monitor.model import Place, Target, Vantage
 
 LATEST = 40
@@ -53,8 +53,16 @@ PAGE_VERSION = etag(b"".join(asset.body for asset in ASSETS.values()))
 """Tells an open page that a newer one is served."""
 
 
-def live(view: View, advice: Mapping[str, str], chosen: SeriesKey | None = None) -> bytes:
-    """The JSON of `/api/live`; `chosen` narrows the list of attempts to one series.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a reader wants in the list of attempts: one series, or all; only what was not good, or everything."""
+
+    series: SeriesKey | None = None
+    trouble: bool = False
+
+
+def live(view: View, advice: Mapping[str, str], choice: Choice = Choice()) -> bytes:
+    """The JSON of `/api/live`, with the newest attempts of a reader's choice.
 
     It says nothing that changes by the mere passing of a second, so that an unchanged state has an unchanged ETag.
     """
@@ -72,7 +80,7 @@ def live(view: View, advice: Mapping[str, str], chosen: SeriesKey | None = None)
             "vantages": [_vantage(one) for one in {one.vantage.name: one.vantage for one in view.series}.values()],
             "targets": [_target(one) for one in {one.target.name: one.target for one in view.series}.values()],
             "cells": [_cell(cell) for cell in all_cells],
-            "attempts": _latest(view, judged, advice, chosen),
+            "attempts": _latest(view, judged, advice, choice),
         },
         ensure_ascii=False,
         allow_nan=False,
@@ -130,11 +138,17 @@ def _cell(cell: Cell) -> dict[str, Any]:
 
 
 def _latest(
-    view: View, judged: Mapping[SeriesKey, list[Judged]], advice: Mapping[str, str], chosen: SeriesKey | None
+    view: View, judged: Mapping[SeriesKey, list[Judged]], advice: Mapping[str, str], choice: Choice
 ) -> list[dict[str, object]]:
     gaps = idle_gaps(view)
     simulated = {(one.vantage.name, one.target.name, one.probe.name): one.simulated for one in view.series}
-    wanted = [(key, one) for key, several in judged.items() if chosen in (None, key) for one in several]
+    wanted = [
+        (key, one)
+        for key, several in judged.items()
+        if choice.series in (None, key)
+        for one in several
+        if not choice.trouble or one.state is not State.OK
+    ]
     wanted.sort(key=lambda pair: (pair[1].attempt.started_at, pair[1].attempt.key), reverse=True)
     newest = islice(wanted, LATEST)
     return [{**_row(one, gaps.get(one.attempt.key), advice), "simulated": simulated[key]} for key, one in newest]

@@ -15,12 +15,14 @@ from itertools import takewhile
 from statistics import median
 
 from monitor.hub.live import SeriesKey, View, key_of
-from monitor.hub.rows import DOUBTS, MISSED, duration, iso
-from monitor.model import Attempt, Outcome, Series
+from monitor.hub.rows import MISSED, duration, iso
+from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series
 from monitor.timeline import Mark
 
 RECENT = 20
-ENOUGH = 3
+ENOUGH = 2
+"""Earlier successes that a comparison needs: few, so that a cold start in the first minutes shows."""
+DOUBTS_IN_A_ROW = 3
 SLOW_FACTOR = 3.0
 SLOW_SECONDS = 0.3
 
@@ -126,7 +128,7 @@ def headline(all_cells: Sequence[Cell], view: View) -> tuple[str, list[Part]]:
 
 def _is_passing_doubt(cell: Cell) -> bool:
     """One doubtful measurement says nothing about a target; several in a row mean that the agent needs a look."""
-    return cell.state is State.DOUBT and cell.run < ENOUGH
+    return cell.state is State.DOUBT and cell.run < DOUBTS_IN_A_ROW
 
 
 def _state(attempt: Attempt, usual: float | None) -> State:
@@ -185,7 +187,8 @@ def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
     if state is State.MISSED:
         return f"not measured: {MISSED[last.missed]}" if last.missed else "not measured"
     if state is State.DOUBT:
-        return f"in doubt: {DOUBTS[last.validity[0]]}"
+        reason = next(doubt for doubt in last.validity if doubt not in HARMLESS_DOUBTS)
+        return f"measurement in doubt: {reason.replace('_', ' ')}"
     return "slow first token" if state is State.SLOW else "answers"
 
 

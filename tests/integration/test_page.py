@@ -426,6 +426,18 @@ def test_choosing_a_cell_narrows_the_list(product: Product, browse: Any) -> None
     browser.wait_for("document.querySelectorAll('#rows li').length >= 17")
 
 
+def test_what_was_not_good_can_be_shown_alone(product: Product, browse: Any) -> None:
+    """And where there is nothing of the kind, the page says so."""
+    measured(product)
+    browser = browse()
+    browser.open(product.server.url)
+    browser.wait_for("document.querySelectorAll('#rows li').length >= 17")
+    browser.evaluate("document.querySelector('#trouble').click()")
+    browser.wait_for("document.querySelectorAll('#rows li').length === 4")
+    browser.evaluate("[...document.querySelectorAll('.cell')].find((one) => one.innerText.includes('300 ms')).click()")
+    browser.wait_for("document.querySelector('#empty').innerText.startsWith('Nothing was slow')")
+
+
 def test_an_empty_page_says_when_something_will_come(product: Product, browse: Any) -> None:
     """No attempt yet is a state with a sentence, not a blank."""
     browser = browse()

@@ -14,7 +14,7 @@ const PHASES = {
   generate: ["Generate", "From the first token to the end of the answer."],
 };
 
-const state = { etag: null, data: null, chosen: null, paused: false, skew: 0, lastGood: 0, trouble: null, page: null, timer: 0, probes: 1 };
+const state = { etag: null, data: null, chosen: null, onlyTrouble: false, paused: false, skew: 0, lastGood: 0, trouble: null, page: null, timer: 0, turn: 0, probes: 1 };
 const $ = (id) => document.getElementById(id);
 
 function make(tag, properties = {}, ...children) {
@@ -92,21 +92,25 @@ function tick() {
 
 async function poll() {
   clearTimeout(state.timer);
+  const turn = ++state.turn; // an answer to an earlier choice that comes late is dropped
   if (state.paused || document.hidden) return;
-  const query = state.chosen ? `?${new URLSearchParams(state.chosen)}` : "";
+  const query = `?${new URLSearchParams({ ...state.chosen, ...(state.onlyTrouble ? { trouble: "true" } : {}) })}`;
   try {
     const answer = await fetch(`/api/live${query}`, {
       headers: state.etag ? { "If-None-Match": state.etag } : {},
       cache: "no-store",
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
+    const data = answer.status === 200 ? await answer.json() : null;
+    if (turn !== state.turn) return;
     if (answer.status !== 304 && !answer.ok) throw new Error(`it answers with status ${answer.status}`);
     const date = Date.parse(answer.headers.get("date"));
     if (!Number.isNaN(date) && Math.abs(date - serverNow()) > 2500) state.skew = date - Date.now();
-    if (answer.status !== 304) take(await answer.json(), answer.headers.get("etag"));
+    if (data) take(data, answer.headers.get("etag"));
     state.lastGood = Date.now();
     state.trouble = null;
   } catch (error) {
+    if (turn !== state.turn) return;
     state.trouble = error instanceof TypeError ? "it cannot be reached" : error.name === "TimeoutError" ? "it does not answer in time" : error.message;
   }
   showFreshness();
@@ -230,18 +234,18 @@ function fillCell(button, cell) {
       make("span", {}, make("span", { class: old, text: duration(cell.last_ttft) }), make("span", { class: "quiet", text: median })),
       sparkline(cell)),
     make("span", { class: "words quiet" }, make("span", { class: `pill ${cell.state}`, text: cell.words }), " ", ...cellTimes(cell)),
-    state.probes > 1 ? make("span", { class: "quiet", text: `probe ${cell.probe}` }) : null].filter(Boolean));
+    button.parentElement.children.length > 1 ? make("span", { class: "quiet", text: `probe ${cell.probe}` }) : null].filter(Boolean));
 }
 
 function cellTimes(cell) {
   if (cell.state === "waiting") return cell.next_at ? ["first slot in ", timeNode(cell.next_at, "until")] : [];
   if (cell.state === "ok") return [timeNode(cell.last_at, "ago")];
-  return ["since ", timeNode(cell.since, "at")];
+  return [cell.since === cell.last_at ? "at " : "since ", timeNode(cell.since, "at")];
 }
 
 function sparkline(cell) {
   const width = 112, height = 34, values = cell.points.map(([ttft]) => ttft).filter((ttft) => ttft !== null);
-  const top = Math.max(...values, (cell.median_ttft || 0) * 1.6, 0.001), step = width / 29;
+  const top = Math.max(...values, (cell.median_ttft || 0) * 1.6, 0.001), step = width / (Math.max(cell.points.length, 12) - 1);
   const x = (i) => width - (cell.points.length - 1 - i) * step, y = (ttft) => height - 3 - (ttft / top) * (height - 6);
   const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", role: "img", "aria-label": sparkWords(cell, values) });
   if (cell.median_ttft) picture.append(draw("line", { class: "median", x1: 0, x2: width, y1: y(cell.median_ttft), y2: y(cell.median_ttft) }));
@@ -424,6 +428,10 @@ function niceScale(seconds) {
 function showEmpty(data) {
   $("empty").hidden = data.attempts.length > 0;
   if (data.attempts.length) return;
+  if (data.cells.some((cell) => cell.last_at)) {
+    $("empty").textContent = state.onlyTrouble ? "Nothing was slow, failed, missed or doubtful lately." : "No attempt lately.";
+    return;
+  }
   const due = data.cells.map((cell) => cell.next_at).filter(Boolean).sort()[0];
   $("empty").replaceChildren("No attempt yet", ...(due ? ["; the first slots are due in ", timeNode(due, "until")] : []), ".");
 }
@@ -449,6 +457,12 @@ function showLegend() {
     make("div", {}, make("dt", {}, make("span", { class: kind, "aria-hidden": "true" }), make("span", { text: title })), make("dd", { text }))));
 }
 
+$("trouble").addEventListener("click", () => {
+  state.onlyTrouble = !state.onlyTrouble;
+  state.etag = null;
+  $("trouble").setAttribute("aria-pressed", String(state.onlyTrouble));
+  poll();
+});
 $("key").open = innerWidth > 760;
 $("pause").addEventListener("click", () => {
   state.paused = !state.paused;
