@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -22,11 +22,12 @@ from apscheduler.job import Job
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
+from monitor.agent.admission import Admission
 from monitor.agent.schedule import Cursor, Due, Walked, grid, microseconds
 from monitor.agent.spoolfile import SkippedSlots
+from monitor.agent.unmeasured import broken, missed
 from monitor.clock import Clock, instant
-from monitor.model import Attempt, Failure, FailureKind, MissReason, Outcome, Series, Slot
-from monitor.timeline import Phase
+from monitor.model import Attempt, MissReason, Series, Slot
 
 TICK_SECONDS = 1.0
 MOVED_NS = 20_000_000
@@ -124,8 +125,8 @@ class Runner:
         self._clock = clock or Clock()
         self._lanes: dict[SeriesKey, _Lane] = {}
         self._walked: dict[SeriesKey, Walked] = {}
+        self._admission = Admission(max_concurrent, per_provider or {})
         self._attempts: set[asyncio.Task[None]] = set()
-        self._waiting: set[asyncio.Task[None]] = set()  # of these, those without a place yet
         self._errands: set[asyncio.Task[None]] = set()  # recording, marking, releasing
         self._scheduler = AsyncIOScheduler(timezone="UTC", executors={"default": LookExecutor()})
         self._tick: asyncio.Task[None] | None = None
@@ -134,8 +135,6 @@ class Runner:
         self._stopping = False
         self.missed: Counter[MissReason] = Counter()
         self.started = 0
-        self._caps: tuple[int, Mapping[str, int]] | None = None
-        self.limit(max_concurrent, per_provider or {})
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -162,12 +161,8 @@ class Runner:
         return Changes(counts["added"], counts["removed"], counts["changed"], counts["kept"])
 
     def limit(self, max_concurrent: int, per_provider: Mapping[str, int]) -> None:
-        """New concurrency caps; attempts under way count against the old ones to their end."""
-        if self._caps == (max_concurrent, per_provider):
-            return
-        self._caps = (max_concurrent, dict(per_provider))
-        self._overall = asyncio.Semaphore(max(1, max_concurrent))
-        self._providers = {name: asyncio.Semaphore(max(1, cap)) for name, cap in per_provider.items()}
+        """New concurrency caps, for attempts that begin from now on."""
+        self._admission.limit(max_concurrent, per_provider)
 
     def pause(self) -> None:
         """Until `resume`, slots become `missed` with the reason `paused`."""
@@ -187,8 +182,7 @@ class Runner:
             self._tick.cancel()
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
-        for task in list(self._waiting):
-            task.cancel()
+        self._admission.turn_away()
         await self._settle(self._attempts, drain_seconds)
         for task in list(self._attempts):
             task.cancel()
@@ -283,8 +277,10 @@ class Runner:
             self.look(lane)
             self._plan(lane)
         if abs(moved_ns) > 1_000_000_000:
-            missed = sum(self.missed.values()) - before
-            log.warning("the clock stepped or the machine slept", seconds=round(moved_ns / 1e9, 3), missed_slots=missed)
+            passed_over = sum(self.missed.values()) - before
+            log.warning(
+                "the clock stepped or the machine slept", seconds=round(moved_ns / 1e9, 3), missed_slots=passed_over
+            )
 
     def _apart(self) -> int:
         """Wall clock minus the loop's clock; only its changes mean anything."""
@@ -337,34 +333,18 @@ class Runner:
         self._spawn(self._out.record(attempt, series), self._errands)
 
     async def _attempt(self, lane: _Lane, slot: Slot, series: Series) -> Attempt:
-        async with self._admitted(series.target.provider, lane.cursor.grid.grace_us / 1e6) as admitted:
+        async with self._admission.place(series.target.provider, lane.cursor.grid.grace_us / 1e6) as admitted:
             if not admitted or self._stopping:
                 reason = MissReason.SHUTDOWN if self._stopping else MissReason.CAPACITY
                 self.missed[reason] += 1
-                return self._missed(series, slot, reason)
+                return missed(slot, series, reason, self._clock.now())
             self.started += 1
             self._out.lag((self._clock.now() - slot.scheduled_at).total_seconds())
             try:
                 return await self._run_slot(slot, series)
             except Exception as error:
                 log.exception("an attempt broke; this is a defect of First Token", target=series.target.name)
-                return self._broken(series, slot, error)
-
-    @asynccontextmanager
-    async def _admitted(self, provider: str, patience_seconds: float) -> AsyncIterator[bool]:
-        """Wait for a place overall and at the provider, but not beyond the slot's grace: gives whether there is one."""
-        async with AsyncExitStack() as places:
-            admitted, task = True, asyncio.current_task()
-            self._waiting.add(task)  # type: ignore[arg-type]  # always within a task
-            try:
-                async with asyncio.timeout(patience_seconds):
-                    for semaphore in filter(None, (self._providers.get(provider), self._overall)):
-                        await places.enter_async_context(semaphore)
-            except TimeoutError:
-                admitted = False
-            finally:
-                self._waiting.discard(task)
-            yield admitted
+                return broken(slot, series, error, self._clock.now())
 
     async def _release(self, lane: _Lane) -> None:
         retired, lane.retired = lane.retired, []
@@ -375,36 +355,7 @@ class Runner:
 
     def _miss(self, series: Series, slot: Slot, reason: MissReason) -> None:
         self.missed[reason] += 1
-        self._spawn(self._out.record(self._missed(series, slot, reason), series), self._errands)
-
-    def _missed(self, series: Series, slot: Slot, reason: MissReason) -> Attempt:
-        return self._record(series, slot, Outcome.MISSED, missed=reason)
-
-    def _broken(self, series: Series, slot: Slot, error: Exception) -> Attempt:
-        text = f"First Token itself failed ({type(error).__name__}); the log has the details"
-        failure = Failure(kind=FailureKind.INTERNAL, phase=Phase.RESOLVE, text=text)
-        return self._record(series, slot, Outcome.FAILED, failure=failure)
-
-    def _record(
-        self,
-        series: Series,
-        slot: Slot,
-        outcome: Outcome,
-        *,
-        missed: MissReason | None = None,
-        failure: Failure | None = None,
-    ) -> Attempt:
-        return Attempt(
-            vantage=slot.vantage,
-            target=slot.target,
-            probe=slot.probe,
-            probe_version=series.probe.version,
-            scheduled_at=slot.scheduled_at,
-            started_at=self._clock.now(),
-            outcome=outcome,
-            missed=missed,
-            failure=failure,
-        )
+        self._spawn(self._out.record(missed(slot, series, reason, self._clock.now()), series), self._errands)
 
     @staticmethod
     def _spawn(work: Awaitable[None], group: set[asyncio.Task[None]]) -> asyncio.Task[None]:

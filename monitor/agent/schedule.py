@@ -137,7 +137,7 @@ class Cursor:
 
     @classmethod
     def resume(cls, lattice: Grid, walked: Walked | None, now_us: int) -> Cursor:
-        """Start at `now_us` behind what was decided on before; slots of the time between are not owed by this process."""
+        """Start at `now_us`, behind what was decided on before; slots of the time between are not ours to record."""
         if walked is None:
             return cls(lattice, Walked(handled_us=now_us, ceiling_us=now_us))
         cursor = cls(lattice, walked)._rewound(now_us)

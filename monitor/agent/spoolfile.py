@@ -146,18 +146,16 @@ class SpoolFile:
     def take(self, limit: int, *, newest_first: bool, after: int) -> list[tuple[int, bytes]]:
         """Up to `limit` rows with ids above `after`, (id, payload); they stay in the file."""
         order = "DESC" if newest_first else "ASC"
-        query = f"SELECT id, payload FROM attempts WHERE id > ? ORDER BY id {order} LIMIT ?"
+        query = f"SELECT id, payload FROM attempts WHERE id > ? ORDER BY id {order} LIMIT ?"  # noqa: S608  # one of two
         return list(self._db.execute(query, (after, limit)))
 
     def delete(self, ids: Iterable[int]) -> int:
         """Remove rows by id; how many there were."""
         removed = 0
-        for chunk in _chunks(list(ids)):
-            marks = ",".join("?" * len(chunk))
-            gone = self._db.execute(f"DELETE FROM attempts WHERE id IN ({marks}) RETURNING length(payload)", chunk)
-            sizes = [size for (size,) in gone]
-            removed += len(sizes)
-            self.size_bytes -= sum(sizes) + len(sizes) * ROW_OVERHEAD_BYTES
+        for row_id in ids:
+            for (size,) in self._db.execute("DELETE FROM attempts WHERE id = ? RETURNING length(payload)", (row_id,)):
+                removed += 1
+                self.size_bytes -= size + ROW_OVERHEAD_BYTES
         self.depth -= removed
         self._refresh_oldest()
         return removed
@@ -243,16 +241,12 @@ class SpoolFile:
         self.oldest_us = row[0] if row else None
 
 
-def _chunks(ids: list[int]) -> Iterable[list[int]]:
-    return (ids[start : start + 500] for start in range(0, len(ids), 500))
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     existed = path.exists()
     if existed and path.stat().st_size == 0:
         raise SpoolCorrupt("the file is empty")
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    os.chmod(path, 0o600)
+    path.chmod(0o600)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         _check(db) if existed else _create(db, path)

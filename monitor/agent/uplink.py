@@ -183,7 +183,7 @@ class Uplink:
             refusals = await self._deliver_in_time([row.attempt for row in reversed(rows)])
         except StoreUnavailable:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # kept as the reason, and logged when it is blamed on an attempt
             if len(rows) == 1:
                 tally.broken.append((rows[0], f"{type(error).__name__}: {error}"))
                 return

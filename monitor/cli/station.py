@@ -36,6 +36,7 @@ TEND_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 DRAIN_SECONDS = 10.0
 FINAL_DELIVERY_SECONDS = 5.0
+CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
 
 OnAttempt = Callable[[Attempt, Series], None]
 log = structlog.get_logger("firsttoken")
@@ -68,6 +69,8 @@ class Station:
         self._writer = ThreadPoolExecutor(1, "store")
         self._tender = ThreadPoolExecutor(1, "sweep")
         self._tasks: list[asyncio.Task[None]] = []
+        self._conflicts = 0
+        self._conflicts_said_ns: int | None = None
         self._storage: Storage | None = None
         self._spool: Spool | None = None
         self._web: WebServer | None = None
@@ -295,13 +298,21 @@ class Station:
         for attempt in inserted.new:
             self._observe(attempt, known.get((attempt.vantage, attempt.target, attempt.probe)), is_late(attempt, now))
         if inserted.conflicts:
-            names = sorted({attempt.vantage for attempt in inserted.conflicts})
-            log.warning(
-                "slots were measured twice with other results: does another process play the same vantage?",
-                vantages=names,
-                attempts=len(inserted.conflicts),
-            )
+            self._warn_of_conflicts(inserted.conflicts)
         return [(rejected.attempt, rejected.reason) for rejected in inserted.rejected]
+
+    def _warn_of_conflicts(self, conflicts: Sequence[Attempt]) -> None:
+        """Equal slots with other content; said at most every ten minutes, with how many there were."""
+        self._conflicts += len(conflicts)
+        now_ns = self._clock.monotonic_ns()
+        if self._conflicts_said_ns is not None and now_ns - self._conflicts_said_ns < CONFLICTS_SAID_EVERY_NS:
+            return
+        self._conflicts_said_ns = now_ns
+        log.warning(
+            "slots were measured twice with other results: does another process play the same vantage?",
+            vantages=sorted({attempt.vantage for attempt in conflicts}),
+            attempts_so_far=self._conflicts,
+        )
 
     def _observe(self, attempt: Attempt, series: Series | None, late: bool) -> None:
         if series is None:  # of an earlier configuration

@@ -128,6 +128,7 @@ def test_a_database_that_goes_and_comes_back(tmp_path, simulator, postgres_serve
     with Up(tmp_path, configuration(simulator.url()), DATABASE_URL=database_url) as up:
         until(lambda: len(good(store)) >= 2, "two rows")
         allow("false")
+        until(lambda: up.metric("firsttoken_store_up") == 0, "the store seen away")
         until(lambda: (up.metric("firsttoken_spool_attempts") or 0) >= 2, "attempts in the spool")
         allow("true")
         until(lambda: up.metric("firsttoken_spool_attempts") == 0, "an empty spool")

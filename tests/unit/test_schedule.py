@@ -100,9 +100,7 @@ def test_targets_spread_over_the_interval():
 def test_a_probe_of_one_vantage_is_not_rotated():
     """Where the probe selects its vantages, only those share the window: a single one has a steady rhythm."""
     alone = series()
-    alone = Series(
-        vantage=alone.vantage, target=alone.target, probe=Probe(name="q", prompt="hi", vantages=("lagos",))
-    )
+    alone = Series(vantage=alone.vantage, target=alone.target, probe=Probe(name="q", prompt="hi", vantages=("lagos",)))
     lattice = grid(alone, VANTAGES)
     assert {lattice.instant_us(n + 1) - lattice.instant_us(n) for n in range(9)} == {60 * US}
 
