@@ -267,14 +267,13 @@ class Spool:
                 "the spool cannot be written; attempts are lost until it can", path=str(self.path), cause=str(error)
             )
         self._trouble = f"the spool cannot be written: {error}"
-        for job in jobs:
-            if job.reads and self._read(job):
-                continue
-            self._uncounted["disk_full"] += job.appends
+        failed = [job for job in jobs if not (job.reads and self._read(job))]
+        self._uncounted["disk_full"] += sum(job.appends for job in failed)
+        self._publish()  # before anybody is told, so that whoever is told finds it counted
+        for job in failed:
             full = SpoolFull(f"the spool {self.path} cannot be written: {error}")
             full.__cause__ = error
             job.done.set_exception(full)
-        self._publish()
 
     def _read(self, job: _Job[Any]) -> bool:
         """Answer a reading job outside any transaction; False when even that fails."""
