@@ -20,6 +20,7 @@ from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
 from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
 from monitor.agent.spool import Spool
+from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.uplink import Refusal, Uplink, is_late
 from monitor.clock import Clock
 from monitor.config import Config
@@ -249,7 +250,7 @@ class Station:
         outlets = Outlets(
             record=self._record,
             mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
-            skip=lambda gap: self._if_possible(self.spool.skip(gap)),
+            skip=self._note_gap,
             lag=self.metrics.observe_scheduler_lag,
             release=prober.release,
         )
@@ -266,6 +267,10 @@ class Station:
     async def _if_possible(writing: Awaitable[None]) -> None:
         with suppress(SpoolFull):  # the spool says so itself, once
             await writing
+
+    async def _note_gap(self, gap: SkippedSlots) -> None:
+        self.metrics.count_skipped(gap.slots)
+        await self._if_possible(self.spool.skip(gap))
 
     # ------------------------------------------------------------------------------------------------ attempts
 
@@ -294,6 +299,8 @@ class Station:
             raise
         self.metrics.set_store_up(True)
         self.metrics.count_delivered(len(attempts) - len(inserted.rejected))
+        self.metrics.count_rejected(len(inserted.rejected))
+        self.metrics.count_conflicts(len(inserted.conflicts))
         now = self._clock.now()
         for attempt in inserted.new:
             self._observe(attempt, known.get((attempt.vantage, attempt.target, attempt.probe)), is_late(attempt, now))

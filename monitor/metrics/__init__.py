@@ -130,6 +130,10 @@ class Metrics:
         """So many attempts had the key of a stored one, but other content."""
         self._families.conflicts.inc(attempts)
 
+    def count_skipped(self, slots: int) -> None:
+        """So many planned slots were passed over without a row of their own, after a long sleep or a clock step."""
+        self._families.skipped.inc(slots)
+
     def count_uplink_failure(self) -> None:
         """One delivery failed; its attempts stay in the spool."""
         self._families.uplink_failures.inc()
