@@ -39,6 +39,10 @@ class DialectName(StrEnum):
     OPENAI_CHAT = "openai_chat"
     OPENAI_RESPONSES = "openai_responses"
     ANTHROPIC = "anthropic"
+    GEMINI = "gemini"
+    OLLAMA = "ollama"
+    BEDROCK = "bedrock"
+    COHERE = "cohere"
 
 
 class Outcome(StrEnum):
@@ -183,6 +187,16 @@ class Vantage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AwsCredentials:
+    """What signs requests to Bedrock, instead of an API key."""
+
+    access_key_id: Secret
+    secret_access_key: Secret
+    session_token: Secret | None = None
+    region: str | None = None  # None: the one in the host's name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is probed: one model behind one endpoint."""
 
@@ -199,6 +213,9 @@ class Target:
     address_family: AddressFamily = AddressFamily.AUTO
     ca_file: str | None = None  # trusted in addition to the system's
     simulated: bool = False
+    auth_header: str | None = None  # the header that takes the key; None: the dialect's own; "authorization": as bearer
+    cap_field: str | None = None  # what chat completions call the output cap there; None: max_tokens
+    aws: AwsCredentials | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,19 @@ FILTERED_REASONS = frozenset(
         "guardrail_intervened",
         "prohibited_content",
         "blocklist",
+        "recitation",
+        "spii",
+        "jailbreak",
+        "model_armor",
+        "image_safety",
+        "image_prohibited_content",
     }
 )
-FAILED_REASONS = frozenset({"error", "failed", "cancelled", "abort", "timeout", "insufficient_system_resource"})
+FAILED_REASONS = frozenset(
+    {"error", "failed", "cancelled", "abort", "timeout", "insufficient_system_resource"}
+    | {"malformed_function_call", "unexpected_tool_call", "too_many_tool_calls"}  # Gemini: the answer cannot be used
+    | {"malformed_model_output", "malformed_tool_use"}
+)  # Bedrock
 """Finish reasons that mean the server gave up (OpenRouter, Mistral, vLLM, SGLang, DeepSeek, Responses)."""
 
 _ANSWERS = (TokenKind.REFUSAL, TokenKind.TEXT, TokenKind.TOOL_CALL)
@@ -70,14 +80,21 @@ def _not_a_stream(ending: Ending) -> tuple[FailureKind, str] | None:
     kept = scrub(ending.opening[:300].decode("utf-8", "replace"), limit=200)
     if first[:1] == b"<":
         return K.NOT_A_STREAM, f"an HTML page instead of a stream: {kept}"
-    if first[:1] in (b"{", b"["):
+    if first[:1] in (b"{", b"[") and not _is_ndjson(ending, first):
         return K.NOT_A_STREAM, f"one JSON answer instead of a stream: {kept}"
     silent = not ending.seen.frames and not ending.seen.keepalives
+    silent = silent or (not ending.seen.understood and first[:1] == b"\0")  # AWS frames hold line ends and colons
     if not first or not silent:
         return None
     if _is_text(first):
         return K.NOT_A_STREAM, f"plain text instead of a stream: {kept}"
     return K.PROTOCOL_ERROR, f"{ending.body_bytes} bytes that are no text ({ending.content_type[:60] or 'no type'})"
+
+
+def _is_ndjson(ending: Ending, first: bytes) -> bool:
+    """Lines of JSON that were understood are a stream, unless it is a single one that calls itself plain JSON."""
+    alone = b"\n" not in first.strip() and ending.content_type.lower().startswith("application/json")
+    return bool(ending.seen.understood) and not alone
 
 
 def _is_text(data: bytes) -> bool:
@@ -94,6 +111,8 @@ def _cut(ending: Ending) -> tuple[FailureKind, str] | None:
     seen = ending.seen
     if seen.done and seen.finish_reason:
         return None
+    if seen.understood is False:
+        return K.PROTOCOL_ERROR, f"a stream of another protocol: none of its {seen.frames} events is of this dialect"
     if not ending.body_bytes:
         return K.TRUNCATED, "the response ended without a single byte of body"
     if not seen.frames:
@@ -107,7 +126,7 @@ def _content(seen: Seen) -> tuple[FailureKind, str] | None:
     """What a stream that ended properly held."""
     reason = seen.finish_reason or ""
     refused, text, called = (seen.counts[kind] for kind in _ANSWERS)
-    if reason.lower() in FILTERED_REASONS:
+    if reason.lower() in FILTERED_REASONS or reason.startswith("blocked:"):
         return K.FILTERED, f"the provider withheld the answer: finish reason {reason!r}"
     if refused and not text:
         return K.FILTERED, f"the model refused to answer (finish reason {reason!r})"

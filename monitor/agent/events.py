@@ -45,7 +45,8 @@ class StreamEvent:
     `text` is what a token adds: visible text, reasoning, or a tool's input (empty when only the tool was named).
     `tokens`, `server` and `model` may ride on an event of any kind. `tokens` is cumulative: each one replaces the one
     before. `server` holds provider-reported timings in seconds, keys as in `dialects/timings.py`. `failure` is set on
-    ERROR alone; its text is scrubbed of what looks like a key, not yet of the caller's own secrets.
+    ERROR alone; its text is scrubbed of what looks like a key, not yet of the caller's own secrets. `facts`: what the
+    body says about its making (`fingerprint`, `tier`, `region`, `upstream`, `response_id`).
     """
 
     kind: EventKind
@@ -56,6 +57,7 @@ class StreamEvent:
     server: Mapping[str, float] = field(default_factory=dict)
     model: str | None = None
     failure: tuple[FailureKind, str] | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -71,6 +73,8 @@ class Seen:
     model: str | None = None
     failure: tuple[FailureKind, str] | None = None  # the first error: later ones are its echo
     done: bool = False
+    facts: dict[str, str] = field(default_factory=dict)
+    understood: bool | None = None  # whether any object belonged to the dialect, whatever it said; None: there was none
 
     @property
     def token_events(self) -> int:
@@ -100,3 +104,5 @@ class Seen:
         self.done = self.done or event.kind is EventKind.DONE
         if event.server:
             self.server.update(event.server)
+        if event.facts:
+            self.facts.update(event.facts)

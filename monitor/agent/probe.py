@@ -18,7 +18,7 @@ from datetime import datetime
 from monitor.agent import failures, validity
 from monitor.agent.arrivals import Arrival, edge_of, stamping
 from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
-from monitor.agent.dialects import DIALECTS, Decoder, Dialect, header_timings
+from monitor.agent.dialects import DIALECTS, Decoder, Dialect, RequestParts, header_timings
 from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
 from monitor.agent.transport import Lane, Response, Roads
 from monitor.clock import NS, Clock
@@ -231,6 +231,31 @@ class _Answer:
     uncertain: set[int] = field(default_factory=set)  # `at_ns` of reads that hold a token with something behind it
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """The request as it goes on the wire, written and signed before any time counts."""
+
+    url: str
+    headers: dict[str, str]  # with the secrets revealed: never shown
+    body: bytes
+    parts: RequestParts
+
+    @classmethod
+    def to(cls, series: Series, dialect: Dialect, clock: Clock) -> _Question:
+        parts = dialect.request(series.target, series.probe, _prompt(series))
+        body = json.dumps(parts.body).encode()
+        return cls(parts.url, _headers(parts, "POST", parts.url, body, clock), body, parts)
+
+    def headers_for(self, method: str, url: str, body: bytes, clock: Clock) -> dict[str, str]:
+        """The headers of another request with the same key."""
+        return _headers(self.parts, method, url, body, clock)
+
+
+def _headers(parts: RequestParts, method: str, url: str, body: bytes, clock: Clock) -> dict[str, str]:
+    signed = parts.sign(method, url, body, clock.now()) if parts.sign else {}
+    return {name: _reveal(value) for name, value in {**parts.headers, **signed}.items()}
+
+
 class _Run:
     """The state of one attempt while it is under way."""
 
@@ -244,6 +269,7 @@ class _Run:
         self._deadlines = _Deadlines(series)
         self._tcp = TcpFacts()
         self.failure: Failure | None = None
+        self._question = _Question.to(series, self._dialect, clock)
         self._conditions = validity.Conditions.now(clock, cgroup)
         self._started_at = clock.now()
         self._start_ns = clock.monotonic_ns()
@@ -271,16 +297,14 @@ class _Run:
             self._tape.mark(Mark.GAVE_UP)
 
     async def _ask(self, roads: Roads, lane: Lane) -> None:
-        series = self._series
-        parts = self._dialect.request(series.target, series.probe, _prompt(series))
-        headers = {name: _reveal(value) for name, value in parts.headers.items()}
+        series, question = self._series, self._question
         response = await roads.send(
             self._tape,
             lane,
             "POST",
-            parts.url,
-            {**headers, "content-type": "application/json"},
-            json.dumps(parts.body).encode(),
+            question.url,
+            {**question.headers, "content-type": "application/json"},
+            question.body,
             series.probe.connect_timeout_seconds,
         )
         try:
@@ -295,7 +319,7 @@ class _Run:
         finally:
             await response.aclose()
         if self.failure is None and series.probe.control:
-            await self._control(roads, lane, headers)
+            await self._control(roads, lane)
 
     @property
     def _connection(self) -> Connection:
@@ -390,7 +414,7 @@ class _Run:
                     if left < 0:
                         return
 
-    async def _control(self, roads: Roads, lane: Lane, headers: dict[str, str]) -> None:
+    async def _control(self, roads: Roads, lane: Lane) -> None:
         """A cheap request after the prompt: the road without a GPU at its end. Never a failure.
 
         On the same connection, unless the server has closed it; its wait leaves the dialling out either way.
@@ -399,6 +423,7 @@ class _Run:
         with suppress(Exception):
             async with asyncio.timeout(CONTROL_SECONDS):
                 url = self._dialect.control_url(self._series.target)
+                headers = self._question.headers_for("GET", url, b"", self._clock)
                 response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)
                 await self._drain(response)
                 await response.aclose()
@@ -498,7 +523,9 @@ def _reveal(value: str | Secret) -> str:
 
 
 def _secrets(series: Series) -> list[Secret]:
-    candidates = [series.target.api_key, *series.target.headers.values()]
+    aws = series.target.aws
+    signing = [aws.access_key_id, aws.secret_access_key, aws.session_token] if aws else []
+    candidates = [series.target.api_key, *signing, *series.target.headers.values()]
     return [value for value in candidates if isinstance(value, Secret)]
 
 

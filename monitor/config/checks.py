@@ -28,6 +28,10 @@ _LEAF_PATHS: Mapping[DialectName, str] = {
     DialectName.OPENAI_CHAT: "/chat/completions",
     DialectName.OPENAI_RESPONSES: "/responses",
     DialectName.ANTHROPIC: "/messages",
+    DialectName.GEMINI: ":streamGenerateContent",
+    DialectName.OLLAMA: "/api/chat",
+    DialectName.BEDROCK: "/converse-stream",
+    DialectName.COHERE: "/v2/chat",
 }
 """The paths that dialects add themselves; one that is there already does no harm, another dialect's does."""
 _OWN_BODY_KEYS = ("model", "stream", "messages", "input")

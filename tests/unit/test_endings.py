@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monitor.agent.dialects import DIALECTS
+from monitor.agent.dialects.sse_decoder import SSEDecoder
 from monitor.agent.events import Seen, TokenKind
 from monitor.agent.failures import Ending, judge
 from monitor.model import DialectName, FailureKind, Tokens
@@ -26,9 +27,7 @@ K = FailureKind
         (b'{"error": {"message": "no"}}', K.STREAM_ERROR),
         (b'{"error": "no"}\n', K.STREAM_ERROR),
         (b"", K.TRUNCATED),
-        (b": keep-alive\n\n: keep-alive\n\n", K.TRUNCATED),
         (b"\n\n\n", K.TRUNCATED),
-        (b"event: x\n\n", K.TRUNCATED),
     ],
 )
 def test_bodies_that_are_no_stream(name: DialectName, body: bytes, kind: FailureKind) -> None:
@@ -42,8 +41,20 @@ def test_bodies_that_are_no_stream(name: DialectName, body: bytes, kind: Failure
     assert 0 < len(verdict[1]) <= 500
 
 
+@pytest.mark.parametrize("name", [name for name in DialectName if isinstance(DIALECTS[name].decoder(), SSEDecoder)])
+@pytest.mark.parametrize("body", [b": keep-alive\n\n: keep-alive\n\n", b"event: x\n\n"])
+def test_event_streams_without_an_event_are_cut_short(name: DialectName, body: bytes) -> None:
+    """Signs of life alone are the beginning of a stream."""
+    decoder = DIALECTS[name].decoder()
+    decoder.feed(body)
+    decoder.finish()
+    verdict = judge(Ending.of(decoder, "text/event-stream"))
+    assert verdict is not None
+    assert verdict[0] is K.TRUNCATED
+
+
 def ending(finish: str | None = "stop", done: bool = True, tokens: Tokens | None = None, **counts: int) -> Ending:
-    seen = Seen(frames=1, finish_reason=finish, done=done, tokens=tokens or Tokens())
+    seen = Seen(frames=1, finish_reason=finish, done=done, tokens=tokens or Tokens(), understood=True)
     seen.counts.update({TokenKind(kind): n for kind, n in counts.items()})
     return Ending(opening=b"data: x", body_bytes=7, seen=seen)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from monitor.agent.dialects.anthropic import Anthropic
+from monitor.agent.dialects.bedrock import Bedrock
+from monitor.agent.dialects.cohere import Cohere
 from monitor.agent.dialects.contract import Decoder, Dialect, RequestParts
+from monitor.agent.dialects.gemini import Gemini
+from monitor.agent.dialects.ollama import Ollama
 from monitor.agent.dialects.openai_chat import OpenAIChat
 from monitor.agent.dialects.openai_responses import OpenAIResponses
 from monitor.agent.dialects.timings import header_timings
@@ -15,4 +19,8 @@ DIALECTS: dict[DialectName, Dialect] = {
     DialectName.OPENAI_CHAT: OpenAIChat(),
     DialectName.OPENAI_RESPONSES: OpenAIResponses(),
     DialectName.ANTHROPIC: Anthropic(),
+    DialectName.GEMINI: Gemini(),
+    DialectName.OLLAMA: Ollama(),
+    DialectName.BEDROCK: Bedrock(),
+    DialectName.COHERE: Cohere(),
 }

@@ -11,9 +11,9 @@ count of `message_start` is a beginning, not a count; `message_delta` has the fi
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from monitor.agent.dialects.asking import COMMON_HEADERS, joined, merged, replaced, with_own_headers
+from monitor.agent.dialects.asking import joined, keyed_headers, merged, replaced
 from monitor.agent.dialects.contract import RequestParts
 from monitor.agent.dialects.sse_decoder import DONE, KEEPALIVE, SSEDecoder, error_event, model_of
 from monitor.agent.dialects.timings import body_timings
@@ -21,9 +21,10 @@ from monitor.agent.dialects.usage import refined, tokens
 from monitor.agent.error_bodies import has_error
 from monitor.agent.events import EventKind, StreamEvent, TokenKind
 from monitor.agent.foreign_json import count, obj, text
-from monitor.model import DialectName, Probe, Secret, Target, Tokens
+from monitor.model import DialectName, Probe, Target, Tokens
 
 API_VERSION = "2023-06-01"
+VERTEX_VERSION = "vertex-2023-10-16"
 _PATH = "/messages"
 
 _DELTAS = {
@@ -32,6 +33,17 @@ _DELTAS = {
     "input_json_delta": ("partial_json", TokenKind.TOOL_CALL),
 }
 _BLOCKS = {"text": ("text", TokenKind.TEXT), "thinking": ("thinking", TokenKind.REASONING)}
+_KINDS = frozenset(
+    {
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "ping",
+    }
+)
 _THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
@@ -45,20 +57,30 @@ class Anthropic:
             "messages": [{"role": "user", "content": prompt}],
             "stream": True,
         }
-        headers: dict[str, str | Secret] = {**COMMON_HEADERS, "anthropic-version": API_VERSION}
-        if target.api_key is not None:
-            headers["x-api-key"] = target.api_key
-        return RequestParts(_messages_url(target.url), with_own_headers(headers, target), merged(body, target.body))
+        headers = {"anthropic-version": API_VERSION} | keyed_headers(target, "x-api-key")
+        if _is_vertex(target.url):
+            del body["model"]
+            body["anthropic_version"] = VERTEX_VERSION
+        return RequestParts(_messages_url(target.url, target.model), headers, merged(body, target.body))
 
     def control_url(self, target: Target) -> str:
-        return replaced(_messages_url(target.url), _PATH, "/models")
+        return replaced(
+            _messages_url(target.url), "/models/:streamRawPredict" if _is_vertex(target.url) else _PATH, "/models"
+        )
 
     def decoder(self) -> AnthropicDecoder:
         return AnthropicDecoder()
 
 
-def _messages_url(base: str) -> str:
+def _is_vertex(base: str) -> bool:
+    """Whether Google serves it: Vertex has the model in the path and the version in the body."""
+    return urlsplit(base).path.rstrip("/").endswith("/publishers/anthropic")
+
+
+def _messages_url(base: str, model: str = "") -> str:
     """The vendor's SDK takes a base without /v1; people also write it with."""
+    if _is_vertex(base):
+        return joined(base, f"/models/{quote(model, safe='@')}:streamRawPredict")
     path = urlsplit(base).path.rstrip("/")
     return joined(base, _PATH if path.endswith(("/v1", "/v1" + _PATH)) else "/v1" + _PATH)
 
@@ -68,6 +90,9 @@ class AnthropicDecoder(SSEDecoder):
         super().__init__()
         self._thought = False  # thinking of any kind was seen, shown or not
         self._silent_tool = False  # a tool block is open that has streamed no input yet
+
+    def recognises(self, event: str, chunk: dict[str, Any]) -> bool:
+        return (text(chunk.get("type")) or event) in _KINDS
 
     def read(self, event: str, chunk: dict[str, Any]) -> list[StreamEvent]:
         kind = text(chunk.get("type")) or event
@@ -90,8 +115,10 @@ class AnthropicDecoder(SSEDecoder):
         return [error_event(chunk)] if failed else []
 
     def _start(self, message: dict[str, Any]) -> StreamEvent:
-        usage = self._usage(obj(message.get("usage")), final=False)
-        return StreamEvent(self.idle().kind, tokens=usage, model=model_of(message, self.seen.model))
+        told = obj(message.get("usage"))
+        facts = self.news(region=told.get("inference_geo"), tier=told.get("service_tier"))
+        usage = self._usage(told, final=False)
+        return StreamEvent(self.idle().kind, tokens=usage, model=model_of(message, self.seen.model), facts=facts)
 
     def _block_start(self, block: dict[str, Any]) -> list[StreamEvent]:
         kind = text(block.get("type"))

@@ -14,9 +14,6 @@ COMMON_HEADERS: Mapping[str, str] = {
     "accept-encoding": "identity",  # a compressing server holds small events back
 }
 
-MAX_COMPLETION_TOKENS_PROVIDERS = frozenset({"openai", "azure"})
-"""Whose newer models refuse `max_tokens`."""
-
 
 def joined(base: str, path: str) -> str:
     """`base` with `path` appended before its query; a base that already ends with `path` stays as it is."""
@@ -34,14 +31,22 @@ def replaced(url: str, old_end: str, new_end: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, stem + new_end, parts.query, ""))
 
 
-def bearer_headers(target: Target) -> dict[str, str | Secret]:
-    """Common headers with `Authorization: Bearer`, or `api-key` for Azure; the target's own win."""
+def keyed_headers(target: Target, usual: str) -> dict[str, str | Secret]:
+    """Common headers with the key where the dialect has it (`usual`) or the target wants it; the target's own win.
+
+    `authorization` takes it as a bearer.
+    """
     headers: dict[str, str | Secret] = dict(COMMON_HEADERS)
-    if target.api_key is not None and target.provider == "azure":
-        headers["api-key"] = target.api_key
-    elif target.api_key is not None:
-        headers["authorization"] = Secret(f"Bearer {target.api_key.reveal()}")
+    name = target.auth_header or usual
+    if target.api_key is not None:
+        bearer = name == "authorization"
+        headers[name] = Secret(f"Bearer {target.api_key.reveal()}") if bearer else target.api_key
     return with_own_headers(headers, target)
+
+
+def bearer_headers(target: Target) -> dict[str, str | Secret]:
+    """Common headers with `Authorization: Bearer`, or what the target wants instead; the target's own win."""
+    return keyed_headers(target, "authorization")
 
 
 def with_own_headers(headers: dict[str, str | Secret], target: Target) -> dict[str, str | Secret]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from monitor.agent.events import Seen, StreamEvent
@@ -13,13 +14,24 @@ OPENING_BYTES = 2048
 """How much of the beginning of a body a decoder keeps, for telling a page or a whole JSON answer from a stream."""
 
 
+class Sign(Protocol):
+    """Proof of who asks, for protocols where it depends on the request and the hour."""
+
+    def __call__(self, method: str, url: str, body: bytes, at: datetime) -> Mapping[str, str | Secret]:
+        """Headers to be sent over those of the request, for exactly these bytes at this instant (aware)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """One POST. Header names are lower-case; a Secret among the values is revealed only when put on the wire."""
+    """One POST. Header names are lower-case; a Secret among the values is revealed only when put on the wire.
+
+    Where `sign` is given it is called for each request that goes out (the control request too), before any time counts.
+    """
 
     url: str
     headers: Mapping[str, str | Secret]
     body: Mapping[str, object]  # to be sent as JSON
+    sign: Sign | None = None
 
 
 class Decoder(Protocol):

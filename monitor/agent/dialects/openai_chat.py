@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from monitor.agent.dialects.asking import MAX_COMPLETION_TOKENS_PROVIDERS, bearer_headers, joined, merged, replaced
+from monitor.agent.dialects.asking import bearer_headers, joined, merged, replaced
 from monitor.agent.dialects.contract import RequestParts
 from monitor.agent.dialects.sse_decoder import DONE, SSEDecoder, error_event, model_of
 from monitor.agent.dialects.timings import body_timings
@@ -32,13 +32,12 @@ class OpenAIChat:
     name = DialectName.OPENAI_CHAT
 
     def request(self, target: Target, probe: Probe, prompt: str) -> RequestParts:
-        newer = target.provider in MAX_COMPLETION_TOKENS_PROVIDERS
         body = {
             "model": target.model,
             "messages": [{"role": "user", "content": prompt}],
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_completion_tokens" if newer else "max_tokens": probe.max_output_tokens,
+            target.cap_field or "max_tokens": probe.max_output_tokens,
         }
         return RequestParts(joined(target.url, _PATH), bearer_headers(target), merged(body, target.body))
 
@@ -54,8 +53,27 @@ class OpenAIChat:
 class OpenAIChatDecoder(SSEDecoder):
     done_text = "[DONE]"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._cumulative = (
+            False  # each choice repeats the whole message beside its delta: Perplexity, which has no marker
+        )
+
+    def recognises(self, event: str, chunk: dict[str, Any]) -> bool:
+        own = "choices" in chunk or text(chunk.get("object")).startswith("chat.completion")
+        return own or ("usage" in chunk and "type" not in chunk)
+
+    def finish(self) -> list[StreamEvent]:
+        events = super().finish()
+        if self._cumulative and self.finished and not self.done and self.seen.failure is None:
+            self.seen.add(DONE)
+            events.append(DONE)
+        return events
+
     def read(self, event: str, chunk: dict[str, Any]) -> list[StreamEvent]:
         choices = [obj(choice) for choice in items(chunk.get("choices"))]
+        if choices and "message" in choices[0] and "delta" in choices[0]:
+            self._cumulative = True
         events = list(self._facts(chunk, choices))
         for choice in choices:
             events += choice_tokens(choice)
@@ -75,10 +93,17 @@ class OpenAIChatDecoder(SSEDecoder):
         tokens = self._usage(chunk, choices)
         server = body_timings(chunk)
         model = model_of(chunk, self.seen.model)
+        facts = self._news(chunk)
         if tokens is not None:
-            yield StreamEvent(EventKind.USAGE, tokens=refined(self.seen.tokens, tokens), server=server, model=model)
-        elif server or model:
-            yield StreamEvent(self.idle().kind, server=server, model=model)
+            known = refined(self.seen.tokens, tokens)
+            yield StreamEvent(EventKind.USAGE, tokens=known, server=server, model=model, facts=facts)
+        elif server or model or facts:
+            yield StreamEvent(self.idle().kind, server=server, model=model, facts=facts)
+
+    def _news(self, chunk: dict[str, Any]) -> dict[str, str]:
+        """Backend version, capacity class and upstream provider (OpenRouter), each once."""
+        told = {key: chunk[name] for name, key in _FACTS if name in chunk}
+        return self.news(**told) if told else {}
 
     def _usage(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Tokens | None:
         """Usage wherever it is: the chunk, Groq's extension, Moonshot's choice; llama.cpp has cached tokens apart."""
@@ -99,6 +124,9 @@ class OpenAIChatDecoder(SSEDecoder):
         for choice in choices:
             if choice.get("error"):
                 yield error_event(choice)
+
+
+_FACTS = (("system_fingerprint", "fingerprint"), ("service_tier", "tier"), ("provider", "upstream"))
 
 
 def choice_tokens(choice: dict[str, Any]) -> Iterator[StreamEvent]:

@@ -73,6 +73,9 @@ class OpenAIResponsesDecoder(SSEDecoder):
         super().__init__()
         self._before_item = 0  # tokens seen when the current output item began
 
+    def recognises(self, event: str, chunk: dict[str, Any]) -> bool:
+        return (text(chunk.get("type")) or event).startswith(("response.", "keepalive"))
+
     def read(self, event: str, chunk: dict[str, Any]) -> list[StreamEvent]:
         kind = text(chunk.get("type")) or event
         if kind in _DELTAS:

@@ -58,6 +58,15 @@ class SSEDecoder:
         """The events in one JSON object; [] when it means nothing. `event` is the frame's `event:` field."""
         raise NotImplementedError
 
+    def recognises(self, event: str, chunk: dict[str, Any]) -> bool:
+        """Whether one JSON object belongs to this dialect, whatever it says."""
+        raise NotImplementedError
+
+    def news(self, **facts: Any) -> dict[str, str]:
+        """Those facts that are texts and not known yet."""
+        told = ((name, value[:200]) for name, value in facts.items() if isinstance(value, str) and value)
+        return {name: value for name, value in told if self.seen.facts.get(name) != value}
+
     def idle(self) -> StreamEvent:
         """A frame that says nothing: preamble before the first token, of no matter afterwards."""
         return OTHER if self.seen.token_events else PREAMBLE
@@ -89,6 +98,8 @@ class SSEDecoder:
         if frame.event == "error":
             return [error_event(data if chunk is NOT_JSON else chunk)]
         if isinstance(chunk, dict):
+            if not self.seen.understood:
+                self.seen.understood = self.recognises(frame.event, chunk)
             return self.read(frame.event, chunk) or [self.idle()]
         return [self._unreadable(frame, data, chunk)]
 

@@ -60,6 +60,19 @@ _METRICS: tuple[Field, ...] = (  # vLLM: its time to first token starts when the
 )
 _SLA: tuple[Field, ...] = (("ttft_ms", "ttft", _MS),)  # Novita
 
+_NS = 1e-9
+_OLLAMA: tuple[Field, ...] = (
+    ("load_duration", "load", _NS),
+    ("prompt_eval_duration", "prefill", _NS),
+    ("eval_duration", "decode", _NS),
+    ("total_duration", "total", _NS),
+)
+_CONVERSE: tuple[Field, ...] = (("latencyMs", "total", _MS),)
+_INVOCATION: tuple[Field, ...] = (
+    ("firstByteLatency", "ttft", _MS),
+    ("invocationLatency", "total", _MS),
+)
+
 _HEADERS: tuple[Field, ...] = (
     ("openai-processing-ms", "processing", _MS),
     ("x-envoy-upstream-service-time", "upstream", _MS),
@@ -99,6 +112,21 @@ _BODY_PLACES: tuple[tuple[str, tuple[Field, ...]], ...] = (
     ("metrics", _METRICS),
     ("sla_metrics", _SLA),
 )
+
+
+def ollama_timings(line: Mapping[str, Any]) -> dict[str, float]:
+    """What Ollama's last line says about the server's own time, seconds; a value of 0 is left out by the server."""
+    return _read(line, _OLLAMA)
+
+
+def bedrock_timings(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """What the `metadata` of ConverseStream says: the total alone."""
+    return _read(metadata.get("metrics"), _CONVERSE)
+
+
+def invocation_timings(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """What the metrics of an InvokeModel stream say: total and time to the first byte inside Bedrock."""
+    return _read(metrics, _INVOCATION)
 
 
 def header_timings(headers: Mapping[str, str]) -> dict[str, float]:

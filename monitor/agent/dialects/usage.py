@@ -60,3 +60,18 @@ def refined(known: Tokens, later: Tokens) -> Tokens:
         input=known.input if later.input is None else later.input,
         cached=known.cached if later.cached is None else later.cached,
     )
+
+
+def converse_tokens(usage: Any) -> Tokens | None:
+    """The `usage` object of Bedrock: input is the sum of uncached, cache-read and cache-written tokens."""
+    usage = obj(usage)
+    read = first_count(usage.get("cacheReadInputTokens"), usage.get("cacheReadInputTokenCount"))
+    written = first_count(usage.get("cacheWriteInputTokens"), usage.get("cacheWriteInputTokenCount"))
+    given = count(usage.get("inputTokens"))
+    found = tokens(
+        output=count(usage.get("outputTokens")),
+        reasoning=None,
+        given=None if given is None else given + (read or 0) + (written or 0),
+        cached=read,
+    )
+    return None if found == Tokens() else found
