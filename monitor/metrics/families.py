@@ -151,7 +151,7 @@ class Families:
         self.uplink_failures = count("uplink_failures", "Deliveries that failed; their attempts stay in the spool.")
         self.rejected = count("rejected_attempts", "Attempts that the store will never take; the log says why.")
         self.conflicts = count("conflicting_attempts", "Slots measured twice with other results: a cloned agent.")
-        self.skipped = count("skipped_slots", "Planned slots passed over without a row, after a long sleep or clock step.")
+        self.skipped = count("skipped_slots", "Planned slots passed over without a row: sleep, clock step.")
         self.undeclared = count("undeclared_attempts", "Attempts of series that are no longer configured.")
         self.scheduler_lag = self._lag("scheduler_lag_seconds", "Start of an attempt minus its planned instant.")
         self.loop_lag = self._lag("loop_lag_seconds", "Delay with which the measuring loop came round.")
