@@ -35,6 +35,7 @@ class Storage:
         self._server: embedded.EmbeddedPostgres | None = None
         self._engine: Engine | None = None
         self._is_up = False
+        self._closed = False
         self._bringing_up = threading.Lock()
         self._retained_at: datetime | None = None
         if url is None:
@@ -78,14 +79,18 @@ class Storage:
         return LiveQueries(self._engine, self._clock)
 
     def close(self) -> None:
-        """Close connections; stop the embedded server unless others use it."""
-        if self._engine is not None:
-            self._engine.dispose()
-        if self._server is not None:
-            self._server.stop()
+        """Close connections; stop the embedded server unless others use it. No later call starts it again."""
+        self._closed = True
+        with self._bringing_up:
+            if self._engine is not None:
+                self._engine.dispose()
+            if self._server is not None:
+                self._server.stop()
 
     def _ready(self) -> Engine:
         with self._bringing_up:
+            if self._closed:  # a worker that came late must not bring back what was just stopped
+                raise StoreUnavailable("the database has been closed")
             if not self._is_up or self._engine is None:
                 self._bring_up()
                 self._is_up = True
