@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 import socket
 import ssl
 from collections import deque
@@ -46,6 +47,8 @@ class Tape:
     last_write_began_ns: int | None = None
     last_write_ns: int | None = None
     h2_stream: int | None = None
+    head: HeadWalker = field(default_factory=lambda: HeadWalker())
+    head_began_ns: int | None = None  # arrival of the read in which the newest response head begins
 
     def mark(self, mark: Mark, at_ns: int | None = None) -> None:
         """Set a mark once; later calls for it change nothing."""
@@ -54,11 +57,16 @@ class Tape:
             if self.on_mark is not None:
                 self.on_mark(mark)
 
-    def begins(self, arrived_ns: int) -> None:
-        """The response begins: HEADERS. If it came before our last write returned, that write had worked earlier."""
-        if arrived_ns < self.marks[Mark.SEND_END] and self.last_write_began_ns is not None:
-            self.marks[Mark.SEND_END] = min(arrived_ns, self.last_write_began_ns)
-        self.mark(Mark.HEADERS, arrived_ns)
+    def answered(self) -> None:
+        """The response's head is complete: HEADERS is when it began, interim responses (1xx) left aside.
+
+        If it came before our last write returned, that write had worked earlier.
+        """
+        if self.head_began_ns is None or Mark.SEND_END not in self.marks:
+            return
+        if self.head_began_ns < self.marks[Mark.SEND_END] and self.last_write_began_ns is not None:
+            self.marks[Mark.SEND_END] = min(self.head_began_ns, self.last_write_began_ns)
+        self.mark(Mark.HEADERS, self.head_began_ns)
 
     def saw(self, arrival: Arrival) -> None:
         """Count one read of the response; what comes before it, a TLS handshake, has no tokens to merge."""
@@ -112,15 +120,51 @@ class Turnstile:
             self._released += 1
 
 
+class HeadWalker:
+    """Follows HTTP/1 response heads from the first byte of a response, only to tell where the final one begins.
+
+    Interim responses (100 Continue, 103 Early Hints) may come before it, in the same read or in pieces.
+    """
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._final = False
+
+    def begins(self, data: bytes) -> bool:
+        """Whether a response head begins in this piece of the stream; the last that does is the response's own."""
+        begins = False
+        while data and not self._final:
+            begins = begins or not self._head
+            searched = max(0, len(self._head) - 3)
+            self._head += data
+            end = _BLANK_LINE.search(self._head, searched)
+            if end is None:
+                break
+            self._final = _INTERIM.match(self._head) is None
+            data = bytes(self._head[end.end() :])
+            self._head.clear()
+        return begins
+
+
+_BLANK_LINE = re.compile(rb"\n\r?\n")
+_INTERIM = re.compile(rb"HTTP/\d\.\d 1(?!01)")
+"""1xx, but for 101: that one is final."""
+
+
 class FrameWalker:
     """Follows the frames of an HTTP/2 connection from its first byte (RFC 9113, 4.1), only to see responses begin."""
 
     def __init__(self) -> None:
         self._head = b""
         self._payload_left = 0
+        self._first = True
 
     def headers_begun(self, data: bytes) -> list[int]:
-        """The streams whose HEADERS frame begins in this piece of the stream."""
+        """The streams whose HEADERS frame begins in this piece of the stream. Raises RemoteProtocolError on HTTP/1."""
+        return [stream for kind, stream in self.frames(data) if kind == _HEADERS]
+
+    def frames(self, data: bytes) -> list[tuple[int, int]]:
+        """Type and stream of each frame that begins in this piece of the stream."""
         begun, at = [], 0
         while at < len(data):
             skipped = min(self._payload_left, len(data) - at)
@@ -132,11 +176,16 @@ class FrameWalker:
             self._head += taken
             at += len(taken)
             if len(self._head) == 9:
+                if self._first and self._head.startswith(b"HTTP/1"):
+                    raise httpcore.RemoteProtocolError("the server speaks HTTP/1, not HTTP/2")
+                self._first = False
                 self._payload_left = int.from_bytes(self._head[:3])
-                if self._head[3] == 0x1:
-                    begun.append(int.from_bytes(self._head[5:9]) & 0x7FFFFFFF)
+                begun.append((self._head[3], int.from_bytes(self._head[5:9]) & 0x7FFFFFFF))
                 self._head = b""
         return begun
+
+
+_HEADERS, _GOAWAY = 0x1, 0x7
 
 
 class Connection(httpcore.AsyncNetworkStream):
@@ -271,16 +320,15 @@ class Connection(httpcore.AsyncNetworkStream):
             return b""
 
     def _note_headers(self, plain: bytes) -> None:
-        """Mark HEADERS at the read that begins this response: on HTTP/2 its HEADERS frame, not a control frame."""
+        """Note the read in which this response's head begins: on HTTP/2 its HEADERS frame, not a control frame."""
         tape = current_tape.get(None)
         if tape is not None and Mark.CONNECT_START in tape.marks and Mark.CONNECT_END not in tape.marks:
             return  # a proxy's answer to CONNECT: neither frames nor this response
         streams = self._frames.headers_begun(plain) if self._speaks_http2 else None
-        if tape is None or self.last_arrival is None or Mark.SEND_END not in tape.marks:
+        if tape is None or self.last_arrival is None or Mark.HEADERS in tape.marks:
             return
-        interim = plain.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1"))  # 100 Continue and kin are not this response
-        if (streams is None and not interim) or (streams and tape.h2_stream in streams):
-            tape.begins(self.last_arrival.at_ns)
+        if tape.head.begins(plain) if streams is None else tape.h2_stream in streams:
+            tape.head_began_ns = self.last_arrival.at_ns
 
     @property
     def _speaks_http2(self) -> bool:
@@ -391,7 +439,10 @@ class Connection(httpcore.AsyncNetworkStream):
     @property
     def certificate_expires_at(self) -> datetime | None:
         """notAfter of the verified leaf certificate."""
-        certificate = self._tls.getpeercert() if self._tls else None
+        try:
+            certificate = self._tls.getpeercert() if self._tls else None
+        except ValueError:  # the handshake failed
+            return None
         if not certificate or "notAfter" not in certificate:
             return None
         return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)

@@ -368,6 +368,8 @@ def tape_steps(tape: Tape) -> Callable[[str, dict[str, Any]], Any]:
             tape.mark(Mark.SEND_START)
         elif step in ("send_request_body.complete", "send_request_body.failed", "send_request_headers.failed"):
             tape.mark(Mark.SEND_END, tape.last_write_ns)
+        elif step == "receive_response_headers.complete":
+            tape.answered()
 
     return trace
 
