@@ -79,9 +79,7 @@ class Ledger:
 
     @property
     def outlets(self) -> Outlets:
-        return Outlets(
-            record=self.record, mark=self.mark, skip=self.skip, lag=self.lags.append, release=self.release
-        )
+        return Outlets(record=self.record, mark=self.mark, skip=self.skip, lag=self.lags.append, release=self.release)
 
     def of(self, outcome: Outcome, reason: MissReason | None = None) -> list[Attempt]:
         return [a for a in self.attempts if a.outcome is outcome and (reason is None or a.missed is reason)]
