@@ -113,6 +113,7 @@ class Doubt(StrEnum):
     COALESCED = "coalesced"  # segments merged before we read them: gaps and bursts are left out
     FIRST_TOKEN_COALESCED = "first_token_coalesced"  # the same on the read that holds a first token: ttft is uncertain
     CPU_THROTTLED = "cpu_throttled"
+    CPU_STEAL = "cpu_steal"  # the host of this virtual machine ran something else on our processors
     CLOCK_STEP = "clock_step"
     WARM_UP = "warm_up"  # first attempt of the process
     RECONNECTED = "reconnected"  # a `reused` probe had to open a new connection

@@ -71,7 +71,7 @@ class Prober:
         self._clock = clock
         self._roads = Roads(clock, max_concurrent=max_concurrent, kernel_stamps=kernel_stamps)
         self._kept: dict[tuple[str, str, str], Lane] = {}
-        self._cgroup = validity.CpuThrottling()
+        self._machine = validity.Machine.here()
         self._open = ExitStack()
         self._warm = False
 
@@ -94,10 +94,10 @@ class Prober:
         try:
             lane = self._lane(series)  # before the clock starts: it may read certificates
         except OSError as error:
-            run = _Run(self._clock, series, self._cgroup)
+            run = _Run(self._clock, series, self._machine)
             run.fail(FailureKind.INTERNAL, f"ca_file cannot be used: {error}")
             return run.record(slot, try_number, purpose, warm=self._warm)
-        run = _Run(self._clock, series, self._cgroup)
+        run = _Run(self._clock, series, self._machine)
         try:
             await run.exchange(self._roads, lane)
         finally:
@@ -259,10 +259,10 @@ def _headers(parts: RequestParts, method: str, url: str, body: bytes, clock: Clo
 class _Run:
     """The state of one attempt while it is under way."""
 
-    def __init__(self, clock: Clock, series: Series, cgroup: validity.CpuThrottling) -> None:
+    def __init__(self, clock: Clock, series: Series, machine: validity.Machine) -> None:
         self._clock = clock
         self._series = series
-        self._cgroup = cgroup
+        self._machine = machine
         self._dialect: Dialect = DIALECTS[series.target.dialect]
         self._decoder: Decoder = self._dialect.decoder()
         self._answer = _Answer()
@@ -270,7 +270,7 @@ class _Run:
         self._tcp = TcpFacts()
         self.failure: Failure | None = None
         self._question = _Question.to(series, self._dialect, clock)
-        self._conditions = validity.Conditions.now(clock, cgroup)
+        self._conditions = validity.Conditions.now(clock, machine)
         self._started_at = clock.now()
         self._start_ns = clock.monotonic_ns()
         self._tape = Tape(clock, on_mark=self._deadlines.passed)
@@ -456,7 +456,7 @@ class _Run:
         verdict = validity.judge(
             self._conditions,
             self._clock,
-            self._cgroup,
+            self._machine,
             tape,
             coalesced=bool(answer.uncertain),
             first_token_coalesced=any(first.at_ns in answer.uncertain for first in answer.first_arrivals),

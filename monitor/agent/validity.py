@@ -1,11 +1,13 @@
 """Suspect yourself first: what about our own measurement is in doubt.
 
-Looks at the machine (CPU throttling by the cgroup), the event loop (how long it was blocked), the clocks (a step
-of the wall clock) and the reads (segments that merged before we came). Says so in `Doubt`s; never repairs.
+Looks at the machine (CPU throttling by the cgroup, CPU time stolen by its host), the event loop (how long it was
+blocked), the clocks (a step of the wall clock) and the reads (segments that merged before we came). Says so in
+`Doubt`s; never repairs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,24 @@ LOOP_LAG_NS = 50_000_000
 """A blocked event loop delays our own marks (start, send, connect): over 50 ms the attempt is tainted."""
 CLOCK_STEP_NS = 1_000_000
 """Wall minus monotonic may not move by more than this during an attempt: stamps are converted with it."""
+STEAL_NS = 50_000_000
+STEAL_SHARE = 0.05
+"""The host may take 50 ms in all, or a twentieth of the processors' time: that is an ordinary shared machine. More
+than both means that packets and threads waited for a processor while an attempt was timed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the machine tells what it did to us: made once for a process."""
+
+    cgroup: CpuThrottling
+    steal: CpuSteal
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This one."""
+        return cls(CpuThrottling(), CpuSteal())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +48,11 @@ class Conditions:
     began_ns: int
     offset_ns: int
     throttled: int | None
+    stolen_ns: int | None
 
     @classmethod
-    def now(cls, clock: Clock, cgroup: CpuThrottling) -> Conditions:
-        return cls(clock.monotonic_ns(), clock.offset_ns(), cgroup.throttled())
+    def now(cls, clock: Clock, machine: Machine) -> Conditions:
+        return cls(clock.monotonic_ns(), clock.offset_ns(), machine.cgroup.throttled(), machine.steal.stolen_ns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +67,7 @@ class Verdict:
 def judge(
     began: Conditions,
     clock: Clock,
-    cgroup: CpuThrottling,
+    machine: Machine,
     tape: Tape,
     *,
     coalesced: bool,
@@ -58,12 +79,13 @@ def judge(
     polls = running_polls()
     blocked = polls.worst_between(began.began_ns, clock.monotonic_ns()) if polls else tape.worst_lag_ns
     step = max(abs(clock.offset_ns() - began.offset_ns), tape.worst_step_ns)
-    throttled = cgroup.throttled()
+    throttled = machine.cgroup.throttled()
     found = {
         Doubt.LOOP_LAG: blocked > LOOP_LAG_NS,
         Doubt.COALESCED: coalesced,
         Doubt.FIRST_TOKEN_COALESCED: first_token_coalesced,
         Doubt.CPU_THROTTLED: throttled is not None and began.throttled is not None and throttled > began.throttled,
+        Doubt.CPU_STEAL: machine.steal.is_much(began.stolen_ns, clock.monotonic_ns() - began.began_ns),
         Doubt.CLOCK_STEP: step > CLOCK_STEP_NS,
         Doubt.WARM_UP: not warm,
         Doubt.RECONNECTED: reconnected,
@@ -87,6 +109,35 @@ class CpuThrottling:
             return int(fields.get("throttled_usec", fields.get("throttled_time", "")))
         except (OSError, ValueError):
             return None
+
+
+class CpuSteal:
+    """The time for which the host of a virtual machine ran something else on our processors, from /proc/stat.
+
+    The kernel counts it in ticks of (usually) 10 ms, over all processors.
+    """
+
+    def __init__(self, stat: Path = Path("/proc/stat"), processors: int | None = None) -> None:
+        self._file = stat
+        self._processors = processors or os.cpu_count() or 1
+        self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+    def stolen_ns(self) -> int | None:
+        """Nanoseconds stolen since the machine's start; None where the system does not tell."""
+        try:
+            with self._file.open("rb") as stat:
+                fields = stat.readline(1024).split()
+            return int(fields[8]) * self._tick_ns if fields[0] == b"cpu" else None
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def is_much(self, before_ns: int | None, elapsed_ns: int) -> bool:
+        """Whether more was stolen since `before_ns` than `STEAL_NS` and than `STEAL_SHARE` of all processors' time."""
+        now_ns = self.stolen_ns()
+        if before_ns is None or now_ns is None:
+            return False
+        stolen = now_ns - before_ns
+        return stolen > STEAL_NS and stolen > STEAL_SHARE * elapsed_ns * self._processors
 
 
 def _cpu_stat_files(proc: Path, root: Path) -> Iterator[Path]:

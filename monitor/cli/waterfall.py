@@ -32,6 +32,7 @@ DOUBT_WORDS = {
     Doubt.COALESCED: "reads came late and merged: gaps are left out",
     Doubt.FIRST_TOKEN_COALESCED: "the first token's read was merged: its time is uncertain",
     Doubt.CPU_THROTTLED: "this machine's CPU quota stopped us",
+    Doubt.CPU_STEAL: "this machine's host took the CPU away",
     Doubt.CLOCK_STEP: "the wall clock was moved meanwhile",
     Doubt.WARM_UP: "first attempt of a cold process",
     Doubt.RECONNECTED: "no open connection to reuse: this one was made anew",

@@ -29,6 +29,7 @@ DOUBTS: Mapping[Doubt, str] = {
     Doubt.COALESCED: "packets merged before they were read: gaps between tokens are left out",
     Doubt.FIRST_TOKEN_COALESCED: "the packet of the first token merged with others: its time is uncertain",
     Doubt.CPU_THROTTLED: "the agent's CPU was throttled",
+    Doubt.CPU_STEAL: "the host of the agent's virtual machine took the CPU away",
     Doubt.CLOCK_STEP: "the machine's clock was set during the attempt",
     Doubt.WARM_UP: "the first attempt after the agent's start",
     Doubt.RECONNECTED: "the kept connection was gone and a new one had to be opened",
