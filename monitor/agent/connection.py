@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import re
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import httpcore
 
-from monitor.agent.arrivals import Arrival, ArrivalReader, Segments
+from monitor.agent.arrivals import READ_BYTES, Arrival, ArrivalReader, Segments
+from monitor.agent.framing import GOAWAY, HEADERS, FrameWalker, HeadWalker
 from monitor.clock import Clock
 from monitor.model import TcpFacts
 from monitor.timeline import Mark
@@ -47,7 +48,7 @@ class Tape:
     last_write_began_ns: int | None = None
     last_write_ns: int | None = None
     h2_stream: int | None = None
-    head: HeadWalker = field(default_factory=lambda: HeadWalker())
+    head: HeadWalker = field(default_factory=HeadWalker)
     head_began_ns: int | None = None  # arrival of the read in which the newest response head begins
 
     def mark(self, mark: Mark, at_ns: int | None = None) -> None:
@@ -120,74 +121,6 @@ class Turnstile:
             self._released += 1
 
 
-class HeadWalker:
-    """Follows HTTP/1 response heads from the first byte of a response, only to tell where the final one begins.
-
-    Interim responses (100 Continue, 103 Early Hints) may come before it, in the same read or in pieces.
-    """
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._final = False
-
-    def begins(self, data: bytes) -> bool:
-        """Whether a response head begins in this piece of the stream; the last that does is the response's own."""
-        begins = False
-        while data and not self._final:
-            begins = begins or not self._head
-            searched = max(0, len(self._head) - 3)
-            self._head += data
-            end = _BLANK_LINE.search(self._head, searched)
-            if end is None:
-                break
-            self._final = _INTERIM.match(self._head) is None
-            data = bytes(self._head[end.end() :])
-            self._head.clear()
-        return begins
-
-
-_BLANK_LINE = re.compile(rb"\n\r?\n")
-_INTERIM = re.compile(rb"HTTP/\d\.\d 1(?!01)")
-"""1xx, but for 101: that one is final."""
-
-
-class FrameWalker:
-    """Follows the frames of an HTTP/2 connection from its first byte (RFC 9113, 4.1), only to see responses begin."""
-
-    def __init__(self) -> None:
-        self._head = b""
-        self._payload_left = 0
-        self._first = True
-
-    def headers_begun(self, data: bytes) -> list[int]:
-        """The streams whose HEADERS frame begins in this piece of the stream. Raises RemoteProtocolError on HTTP/1."""
-        return [stream for kind, stream in self.frames(data) if kind == _HEADERS]
-
-    def frames(self, data: bytes) -> list[tuple[int, int]]:
-        """Type and stream of each frame that begins in this piece of the stream."""
-        begun, at = [], 0
-        while at < len(data):
-            skipped = min(self._payload_left, len(data) - at)
-            self._payload_left -= skipped
-            at += skipped
-            if at == len(data):
-                break
-            taken = data[at : at + 9 - len(self._head)]
-            self._head += taken
-            at += len(taken)
-            if len(self._head) == 9:
-                if self._first and self._head.startswith(b"HTTP/1"):
-                    raise httpcore.RemoteProtocolError("the server speaks HTTP/1, not HTTP/2")
-                self._first = False
-                self._payload_left = int.from_bytes(self._head[:3])
-                begun.append((self._head[3], int.from_bytes(self._head[5:9]) & 0x7FFFFFFF))
-                self._head = b""
-        return begun
-
-
-_HEADERS, _GOAWAY = 0x1, 0x7
-
-
 class Connection(httpcore.AsyncNetworkStream):
     """A connected socket, plain or TLS: reads carry the arrival they came with."""
 
@@ -219,6 +152,10 @@ class Connection(httpcore.AsyncNetworkStream):
         self._outgoing = ssl.MemoryBIO()
         self._peeked = b""
         self._frames = FrameWalker()
+        self._facts_at_end = TcpFacts()
+        self.tls_version: str | None = None
+        self.alpn: str | None = None
+        self.certificate_expires_at: datetime | None = None  # notAfter of the verified leaf certificate
         self.proxied = proxied
         self.last_arrival: Arrival | None = None
         self.remote = _address_text(sock)
@@ -228,6 +165,8 @@ class Connection(httpcore.AsyncNetworkStream):
     # Reading: drained at once, handed on in turn.
 
     def _on_readable(self) -> None:
+        if self._closed or self._ended or self._error is not None:
+            return
         try:
             arrival = self._reader.read()
         except (BlockingIOError, InterruptedError):
@@ -272,7 +211,8 @@ class Connection(httpcore.AsyncNetworkStream):
         self._waiting_bytes -= len(arrival.data)
         if self._paused and self._waiting_bytes < MAX_WAITING_BYTES // 2:
             self._paused = False
-            self._loop.add_reader(self._sock.fileno(), self._on_readable)
+            if not self._closed:
+                self._loop.add_reader(self._sock.fileno(), self._on_readable)
         if arrival.data:
             self.last_arrival = arrival
             tape = current_tape.get(None)
@@ -324,11 +264,17 @@ class Connection(httpcore.AsyncNetworkStream):
         tape = current_tape.get(None)
         if tape is not None and Mark.CONNECT_START in tape.marks and Mark.CONNECT_END not in tape.marks:
             return  # a proxy's answer to CONNECT: neither frames nor this response
-        streams = self._frames.headers_begun(plain) if self._speaks_http2 else None
+        streams = [s for kind, s in self._frames_in(plain) if kind == HEADERS] if self._speaks_http2 else None
         if tape is None or self.last_arrival is None or Mark.HEADERS in tape.marks:
             return
         if tape.head.begins(plain) if streams is None else tape.h2_stream in streams:
             tape.head_began_ns = self.last_arrival.at_ns
+
+    def _frames_in(self, plain: bytes) -> list[tuple[int, int]]:
+        frames = self._frames.frames(plain)
+        if self._frames.is_http1:
+            raise httpcore.RemoteProtocolError("the server speaks HTTP/1, not HTTP/2")
+        return frames
 
     @property
     def _speaks_http2(self) -> bool:
@@ -347,7 +293,13 @@ class Connection(httpcore.AsyncNetworkStream):
                 self._tls.write(buffer)
                 await self._flush()
         except OSError as error:
-            raise httpcore.WriteError(error) from error
+            broken = error
+        else:
+            return
+        if self._speaks_http2 and self._tls is None:
+            self._on_readable()
+            self._frames_in(b"".join(arrival.data for arrival in self._arrivals))  # an HTTP/1 server has said so
+        raise httpcore.WriteError(broken) from broken
 
     async def _flush(self) -> None:
         pending = self._outgoing.read()
@@ -365,6 +317,7 @@ class Connection(httpcore.AsyncNetworkStream):
                 continue
             tape = current_tape.get(None)
             if tape is not None:
+                tape.connection = self
                 tape.last_write_began_ns, tape.last_write_ns = began_ns, self._clock.monotonic_ns()
             view = view[sent:]
 
@@ -375,26 +328,33 @@ class Connection(httpcore.AsyncNetworkStream):
     ) -> Connection:
         """The handshake, marked; httpcore asks for it right after connecting."""
         tape = current_tape.get()
-        if self._http2:
-            ssl_context.set_alpn_protocols(["h2", "http/1.1"])
-        self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
-        if self._peeked:
-            self._feed(self._peeked)
-            self._peeked = b""
         tape.mark(Mark.TLS_START)
         try:
-            await self._handshake()
+            if self._http2:
+                ssl_context.set_alpn_protocols(["h2", "http/1.1"])
+            self._tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+            if self._peeked:
+                self._feed(self._peeked)
+                self._peeked = b""
+            await self._handshake(self._tls)
         except BaseException:
             await self.aclose()
             raise
         tape.mark(Mark.TLS_END)
+        self._keep_facts(self._tls)
         return self
 
-    async def _handshake(self) -> None:
-        assert self._tls is not None
+    def _keep_facts(self, tls: ssl.SSLObject) -> None:
+        """What the handshake settled; asked later, a broken connection would no longer say."""
+        self.tls_version, self.alpn = tls.version(), tls.selected_alpn_protocol()
+        until = (tls.getpeercert() or {}).get("notAfter")
+        if until:
+            self.certificate_expires_at = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(until)), UTC)
+
+    async def _handshake(self, tls: ssl.SSLObject) -> None:
         while True:
             try:
-                self._tls.do_handshake()
+                tls.do_handshake()
             except ssl.SSLWantReadError:
                 await self._flush()
                 self._feed(await self._next_arrival())
@@ -420,41 +380,46 @@ class Connection(httpcore.AsyncNetworkStream):
 
     def _has_something(self) -> bool:
         """Whether an idle connection was closed or spoken on by the peer; TLS tickets do not count."""
-        if self._tls is None or self._peeked:
-            return bool(self._peeked or self._arrivals or self._ended or self._error)
-        while self._arrivals:
-            self._feed(self._take())
-        plain = self._decrypt(16_384)
-        self._peeked = plain or b""
-        return plain is not None or self._ended or self._error is not None
+        return self._fell_idle() or bool(self._peeked)
 
-    @property
-    def tls_version(self) -> str | None:
-        return self._tls.version() if self._tls else None
+    def is_over(self) -> bool:
+        """Whether the peer has ended an idle connection or said that it will; on HTTP/2 idle peers may speak."""
+        if self._fell_idle():
+            return True
+        return self._speaks_http2 and GOAWAY in (kind for kind, _ in copy(self._frames).frames(self._peeked))
 
-    @property
-    def alpn(self) -> str | None:
-        return self._tls.selected_alpn_protocol() if self._tls else None
-
-    @property
-    def certificate_expires_at(self) -> datetime | None:
-        """notAfter of the verified leaf certificate."""
-        try:
-            certificate = self._tls.getpeercert() if self._tls else None
-        except ValueError:  # the handshake failed
-            return None
-        if not certificate or "notAfter" not in certificate:
-            return None
-        return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
+    def _fell_idle(self) -> bool:
+        """Take in what has come meanwhile, and say whether that was the end."""
+        over = self._closed or self._ended or self._error is not None
+        if not over and not self._paused:
+            self._on_readable()  # the loop may not have looked since
+        while not over and self._arrivals:
+            raw = self._take()
+            if self._tls is None:
+                self._peeked += raw
+            else:
+                self._feed(raw)
+            over = not raw
+        if self._tls is not None and not over:
+            try:
+                while plain := self._decrypt(READ_BYTES):
+                    self._peeked += plain
+            except ssl.SSLError:
+                return True
+            over = plain is not None
+        return over or self._ended or self._error is not None
 
     def tcp_facts(self) -> TcpFacts:
-        """TCP_INFO now; empty through a proxy (it would describe the road to the proxy) and where there is none."""
-        segments = None if self.proxied or self._closed else Segments.of(self._sock)
+        """TCP_INFO, now or at the end; empty through a proxy (it would describe the road to it) or without one."""
+        if self._closed:
+            return self._facts_at_end
+        segments = None if self.proxied else Segments.of(self._sock)
         return segments.facts if segments else TcpFacts()
 
     async def aclose(self) -> None:
         """Close at once; no TLS goodbye, nobody waits for it."""
         if not self._closed:
+            self._facts_at_end = self.tcp_facts()
             self._stop_reading()
             self._closed = True
             self._sock.close()

@@ -63,6 +63,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         self._resolver = resolver
         self._family = family
         self._proxy = httpx.URL(proxy) if proxy else None
+        self.connection: Connection | None = None  # the newest
 
     async def connect_tcp(
         self,
@@ -86,10 +87,14 @@ class Backend(httpcore.AsyncNetworkBackend):
             kernel_stamps=self._kernel_stamps,
             proxied=self._proxy is not None,
         )
+        tape.connection = self.connection = connection
         if self._proxy is not None:
-            connected_ns = await self._tunnel(connection, host, port)
+            try:
+                connected_ns = await self._tunnel(connection, host, port)
+            except BaseException:
+                await connection.aclose()
+                raise
         tape.mark(Mark.CONNECT_END, connected_ns)
-        tape.connection = connection
         return connection
 
     async def _resolve(self, tape: Tape, host: str, port: int) -> list[tuple[Any, ...]]:
@@ -151,11 +156,9 @@ class Backend(httpcore.AsyncNetworkBackend):
             piece = await connection.read(1)  # by the byte: what follows the head belongs to the tunnel
             answer += piece
             if not piece or len(answer) > MAX_PROXY_ANSWER_BYTES:
-                await connection.aclose()
                 raise ProxyRefused("the proxy closed the connection or sent no HTTP answer to CONNECT")
         status = answer.split(b"\r\n", 1)[0].decode("latin-1")
         if status.split(" ")[1:2] != ["200"]:
-            await connection.aclose()
             raise ProxyRefused(f"the proxy answered {status[:80]!r} to CONNECT")
         return connection.last_arrival.at_ns if connection.last_arrival else self.clock.monotonic_ns()
 
@@ -203,8 +206,14 @@ def _is_address(host: str) -> bool:
 class Lane:
     """The connection that one series' requests use: a pool of at most one, kept or thrown away after an attempt."""
 
-    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+    def __init__(self, pool: httpcore.AsyncConnectionPool, backend: Backend) -> None:
         self.pool = pool
+        self._backend = backend
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer has ended the kept connection: httpcore does not look when it speaks HTTP/2."""
+        return self._backend.connection is not None and self._backend.connection.is_over()
 
     async def aclose(self) -> None:
         """Close whatever connection there is."""
@@ -278,9 +287,10 @@ class Roads:
         self._resolver = ThreadPoolExecutor(max_concurrent, thread_name_prefix="resolve")
         self._turnstile = Turnstile(asyncio.get_running_loop())
         self._contexts: dict[tuple[str | None, bool], ssl.SSLContext] = {}
+        self._transport = _LaneTransport()
         no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         self._client = httpx.AsyncClient(
-            transport=_LaneTransport(),
+            transport=self._transport,
             timeout=None,  # noqa: S113  # the attempt has its own, hard deadline
             follow_redirects=False,
             trust_env=False,
@@ -312,7 +322,7 @@ class Roads:
             retries=0,
             network_backend=backend,
         )
-        return Lane(pool)
+        return Lane(pool, backend)
 
     async def turn(self) -> None:
         """Wait until the loop has drained its sockets and few others go on: before an attempt begins."""
@@ -347,7 +357,7 @@ class Roads:
             content=content,
             extensions={"lane": lane, "trace": tape_steps(tape), "timeout": {"connect": connect_timeout}},
         )
-        answer = await self._client.send(request, stream=True)
+        answer = await self._transport.handle_async_request(request)  # the client would read a redirect's address
         tape.connection = answer.extensions["network_stream"]
         return Response(answer)
 

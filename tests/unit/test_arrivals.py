@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from monitor.agent.arrivals import Arrival, ArrivalReader, Polls, Segments, WatchedLoop, edge_of, stamping
-from monitor.agent.connection import COALESCED_ABOVE_NS, FrameWalker
+from monitor.agent.connection import COALESCED_ABOVE_NS
+from monitor.agent.framing import HEADERS, FrameWalker, HeadWalker
 from monitor.clock import Clock
 
 MS = 1_000_000
@@ -170,7 +171,8 @@ def test_the_frame_walker_sees_headers_frames_however_the_stream_is_cut(step):
         frame(4, 0, b""), frame(1, 3, b"h"),
     ])  # fmt: skip
     walker = FrameWalker()
-    seen = [s for at in range(0, len(stream), step) for s in walker.headers_begun(stream[at : at + step])]
+    frames = [frame for at in range(0, len(stream), step) for frame in walker.frames(stream[at : at + step])]
+    seen = [of for kind, of in frames if kind == HEADERS]
     assert seen == [1, 3]
 
 
@@ -180,3 +182,15 @@ def test_edges_are_read_from_the_headers_of_two_cdns():
     assert edge_of({"x-amz-cf-pop": "JFK50-P1"}) == "JFK50-P1"
     assert edge_of({"cf-ray": "8c1f0a"}) is None
     assert edge_of({}) is None
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 19, 40, 1000])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_the_head_walker_leaves_interim_responses_aside_however_they_are_cut(step, line_end):
+    """The last piece in which a head begins holds the first byte of the final response."""
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: <x>\r\n\r\n"
+    stream = (interim + b"HTTP/1.1 200 OK\r\na: b\r\n\r\nHTTP/1.1 200 in the body\r\n\r\n").replace(b"\r\n", line_end)
+    final = len(interim.replace(b"\r\n", line_end))
+    walker = HeadWalker()
+    begins = [at for at in range(0, len(stream), step) if walker.begins(stream[at : at + step])]
+    assert begins[-1] == final // step * step
