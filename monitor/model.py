@@ -198,6 +198,14 @@ class AwsCredentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartRule:
+    """How much longer than usual the server's part of a first token must take to look like a model being loaded."""
+
+    factor: float = 3.0  # so many times the warm median
+    minimum_seconds: float = 0.3  # and so much above it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is probed: one model behind one endpoint."""
 
@@ -217,6 +225,7 @@ class Target:
     auth_header: str | None = None  # the header that takes the key; None: the dialect's own; "authorization": as bearer
     cap_field: str | None = None  # what chat completions call the output cap there; None: max_tokens
     aws: AwsCredentials | None = None
+    cold_start: ColdStartRule = field(default_factory=ColdStartRule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Verdicts and findings: pure functions over attempts. They read no clock, no database and no configuration file."""
