@@ -229,6 +229,24 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checks:
+    """What an answer that came whole must be like; all of it. Without any: as it likes."""
+
+    contains: tuple[str, ...] = ()  # each of these, in the visible text, letter for letter
+    not_contains: tuple[str, ...] = ()
+    regex: str | None = None  # RE2's syntax; found anywhere in the visible text
+    json: bool | str = False  # the visible text is JSON; a text: a JSON Schema that it fits
+    min_tokens: int | None = None
+    finish_reasons: tuple[str, ...] = ()  # any of these, whatever its capitals
+    max_ttft_seconds: float | None = None
+
+    @property
+    def need_text(self) -> bool:
+        """Whether the visible text must be kept for them."""
+        return bool(self.contains or self.not_contains or self.regex or self.json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """How a target is asked."""
 
@@ -245,10 +263,14 @@ class Probe:
     nonce: bool = True  # a unique prefix against prompt caches
     targets: tuple[str, ...] = ()  # names; empty: all
     vantages: tuple[str, ...] = ()  # names; empty: all
+    checks: Checks = field(default_factory=Checks)
 
     @property
     def version(self) -> str:
-        """Content hash (12 hex digits) of what is asked, so that a changed prompt never looks like a regression."""
+        """Content hash (12 hex digits) of what is asked, so that a changed prompt never looks like a regression.
+
+        Checks are no part of it: they judge the answer and change nothing about its times.
+        """
         asked = [self.prompt, self.max_output_tokens, self.connection, self.nonce]
         return hashlib.blake2b(json.dumps(asked).encode(), digest_size=6).hexdigest()
 

@@ -17,6 +17,7 @@ from datetime import datetime
 
 from monitor.agent import failures, validity
 from monitor.agent.arrivals import Arrival, edge_of, stamping
+from monitor.agent.checks import Answer, judged
 from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
 from monitor.agent.dialects import DIALECTS, Decoder, Dialect, RequestParts, header_timings
 from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
@@ -105,7 +106,7 @@ class Prober:
                 await self._drop(series, lane)
         attempt = run.record(slot, try_number, purpose, warm=self._warm)
         self._warm = True
-        return attempt
+        return await judged(attempt, series.probe.checks, run.words, _secrets(series))
 
     def _lane(self, series: Series) -> Lane:
         if series.probe.connection is ConnectionPolicy.FRESH:
@@ -269,6 +270,7 @@ class _Run:
         self._deadlines = _Deadlines(series)
         self._tcp = TcpFacts()
         self.failure: Failure | None = None
+        self.words = Answer() if series.probe.checks.need_text else None
         self._question = _Question.to(series, self._dialect, clock)
         self._conditions = validity.Conditions.now(clock, machine)
         self._started_at = clock.now()
@@ -369,6 +371,8 @@ class _Run:
         mark(Mark.FIRST_EVENT, at)
         if event.kind is EventKind.TOKEN and event.token is not None:
             self._note_token(event.token, arrival)
+            if self.words is not None and event.token in VISIBLE:
+                self.words.add(event.text)
         if event.finish_reason is not None:
             mark(Mark.FINISH, at)
         if event.kind is EventKind.DONE:

@@ -56,6 +56,7 @@ def check(notes: Notes, file: File) -> None:
         _check_target(notes, target)
     for probe in file.probes.values():
         _check_times(notes, probe)
+        _check_checks(notes, probe)
         _check_names(notes, probe, "targets", file.targets)
         _check_names(notes, probe, "vantages", file.vantages)
     _check_sections(notes, file)
@@ -117,6 +118,21 @@ def _check_times(notes: Notes, entry: Entry[ProbeKeys]) -> None:
         if name in entry.lines and entry.good(name, "deadline") and value > probe.deadline:
             found = f"{show_duration(value)}, longer than the deadline of {deadline}"
             notes.wrong(entry.at(name), f"{entry.path}.{name}", found, f"at most {deadline}")
+
+
+def _check_checks(notes: Notes, entry: Entry[ProbeKeys]) -> None:
+    """Checks that no answer, or every answer, would pass."""
+    if not entry.good("checks"):
+        return
+    probe, checks, line = entry.value, entry.value.checks, entry.at("checks")
+    path = f"{entry.path}.checks"
+    if entry.good("max_output_tokens") and (checks.min_tokens or 0) > probe.max_output_tokens:
+        allowed = f"at most max_output_tokens ({probe.max_output_tokens})"
+        notes.wrong(line, f"{path}.min_tokens", f"{checks.min_tokens}", allowed)
+    limit = probe.first_token_deadline or probe.deadline
+    if entry.good("deadline", "first_token_deadline") and (checks.max_ttft or 0) >= limit:
+        found = f"{show_duration(checks.max_ttft or 0)}, not below the deadline of {show_duration(limit)}"
+        notes.wrong(line, f"{path}.max_ttft", found, f"less than {show_duration(limit)}")
 
 
 def _default(entry: Entry[Any], name: str) -> str:

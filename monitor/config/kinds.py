@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from monitor.config.answers import MAX_PATTERN, Unusable, pattern
 from monitor.config.countries import COUNTRIES
 
 T = TypeVar("T")
@@ -174,6 +175,16 @@ def _parse_switch(value: str) -> bool:
     return switches[value.lower()]
 
 
+def _parse_pattern(value: str) -> str:
+    if not value or len(value) > MAX_PATTERN:
+        raise ValueError
+    try:
+        pattern(value)
+    except Unusable as error:
+        raise Refused(f"a regular expression that RE2 takes (it says: {error})") from None
+    return value
+
+
 def _parse_country(value: str) -> str:
     code = value.upper()
     if code == "UK":
@@ -267,6 +278,11 @@ def _is_host(host: str) -> bool:
 
 
 SWITCH = Kind(_parse_switch, "true or false", {"type": "boolean"})
+PATTERN = Kind(
+    _parse_pattern,
+    f"a regular expression of at most {MAX_PATTERN:,} characters in the syntax of RE2 (no look-around, no \\1)",
+    {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN},
+)
 COUNTRY = Kind(
     _parse_country, "a country code of two letters (ISO 3166-1) such as NG, GB, US", {"enum": sorted(COUNTRIES)}
 )

@@ -15,9 +15,9 @@ from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
 from monitor.config.reading import Entry, Reader, describe
-from monitor.config.shape import PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
+from monitor.config.shape import ChecksKeys, PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
 from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
-from monitor.model import Place, Probe, Secret, Target, Vantage
+from monitor.model import Checks, Place, Probe, Secret, Target, Vantage
 
 T = TypeVar("T")
 
@@ -271,4 +271,22 @@ def _probe(name: str, written: ProbeKeys) -> Probe:
         nonce=written.nonce,
         targets=written.targets,
         vantages=written.vantages,
+        checks=_checks(written.checks),
     )
+
+
+def _checks(written: ChecksKeys) -> Checks:
+    return Checks(
+        contains=_many(written.contains),
+        not_contains=_many(written.not_contains),
+        regex=written.regex,
+        json=written.json,
+        min_tokens=written.min_tokens,
+        finish_reasons=_many(written.finish_reason),
+        max_ttft_seconds=written.max_ttft,
+    )
+
+
+def _many(written: str | tuple[str, ...]) -> tuple[str, ...]:
+    """One or several."""
+    return (written,) if isinstance(written, str) else written

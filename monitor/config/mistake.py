@@ -47,6 +47,12 @@ def quoted(text: str) -> str:
     return f'"{line}"' if len(line) <= FOUND_LIMIT else f'"{line[:FOUND_LIMIT]}..."'
 
 
+def clipped(text: str, limit: int = 120) -> str:
+    """Foreign words inside a sentence: on one line, at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """` (did you mean "x"?)` when one of the known names is near, else nothing."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 from monitor.config import kinds, shape
+from monitor.config.answers import MAX_SCHEMA, Unusable, schema_text
 from monitor.config.document import Mapping, Node, Scalar, Sequence
 from monitor.config.kinds import Kind, allowed_by
-from monitor.config.mistake import did_you_mean, listed, quoted
+from monitor.config.mistake import clipped, did_you_mean, listed, quoted
 from monitor.config.notes import Bad, Notes, has_reference
-from monitor.config.shape import Form, Headers, Json, ListOf, MapOf, Section
+from monitor.config.shape import Either, Form, Headers, Json, ListOf, MapOf, Schema, Section
 from monitor.config.types import FrozenDict
 from monitor.model import Secret
 
@@ -84,6 +85,8 @@ class Reader:
         """One key's value; raises Bad when the mistake has been noted."""
         if isinstance(form, Kind):
             return self.scalar(form, node, path, line)
+        if isinstance(form, Either):
+            return self.value(form.scalar if isinstance(node, Scalar) else form.other, node, path, line)
         if isinstance(form, Section):
             inner = self.entry(form.shape, node, path, line)
             if inner.bad:
@@ -97,6 +100,8 @@ class Reader:
             return self.headers(node, path, line)
         if isinstance(form, Json):
             return self.json(node, path)
+        if isinstance(form, Schema):
+            return self.schema(node, path, line)
         return self.map(form, node, path)
 
     def scalar(self, kind: Kind[T], node: Node, path: str, line: int) -> T | Secret | None:
@@ -195,6 +200,16 @@ class Reader:
             with suppress(Bad):
                 found[name] = self.json_value(child, f"{path}.{name}", node.lines[name])
         return FrozenDict(found)
+
+    def schema(self, node: Mapping, path: str, line: int) -> str:
+        """A JSON Schema as JSON text."""
+        try:
+            return schema_text(self.json(node, path))
+        except Unusable as error:
+            allowed = f"a JSON Schema (2020-12) of at most {MAX_SCHEMA:,} characters, without $ref"
+            raise self.notes.refuse(
+                line, path, f"a schema that cannot be used ({clipped(str(error))})", allowed
+            ) from None
 
     def json_value(self, node: Node, path: str, line: int) -> object:
         """What JSON would make of it: here alone YAML's words and numbers count by how they look."""

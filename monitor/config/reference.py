@@ -16,7 +16,7 @@ from typing import Any
 
 from monitor.config import kinds, shape
 from monitor.config.kinds import Kind, show_duration
-from monitor.config.shape import Form, Headers, Json, ListOf, MapOf, Section
+from monitor.config.shape import Either, Form, Headers, Json, ListOf, MapOf, Schema, Section
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -29,7 +29,7 @@ def page(text: str) -> str:
 
 def table(section: str) -> str:
     """The keys of a section as a Markdown table."""
-    form = {**shape.NAMED, **shape.SECTIONS}[section]
+    form = {**shape.NAMED, **shape.SECTIONS, **shape.NESTED}[section]
     rows = [_row(item) for item in fields(form)]
     return "\n".join(["| key | default | what it is | allowed |", "| --- | --- | --- | --- |", *rows])
 
@@ -116,7 +116,9 @@ def _form_schema(form: Form) -> Mapping[str, object]:
         return {"type": "object", "propertyNames": names, "additionalProperties": _or_reference(form.value.schema)}
     if isinstance(form, Headers):
         return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
-    assert isinstance(form, Json)
+    if isinstance(form, Either):
+        return {"anyOf": [_form_schema(form.scalar), _form_schema(form.other)]}
+    assert isinstance(form, Json | Schema)
     return {"type": "object"}
 
 

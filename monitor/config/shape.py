@@ -44,12 +44,29 @@ class Json:
 
 
 @dataclass(frozen=True, slots=True)
+class Schema:
+    allowed: str = "a JSON Schema (a mapping)"
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A single value, or something with an inside."""
+
+    scalar: Kind[Any]
+    other: ListOf | Schema | Section
+
+    @property
+    def allowed(self) -> str:
+        return f"{self.scalar.allowed}, or {self.other.allowed}"
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     shape: type[Any]
     allowed: str = "a mapping of keys"
 
 
-Form = Kind[Any] | ListOf | MapOf | Headers | Json | Section
+Form = Kind[Any] | ListOf | MapOf | Headers | Json | Schema | Section | Either
 
 
 def key(form: Form, help: str, default: Any = None, *, required: bool = False, shown: str = "") -> Any:
@@ -131,6 +148,33 @@ class TargetKeys:
     simulated: bool = key(kinds.SWITCH, "Served by the simulator; says so wherever it shows.", False)
 
 
+_TEXT = kinds.prompt(1_000)
+_TEXTS = Either(_TEXT, ListOf(_TEXT, "a list of such texts"))
+_REASON = kinds.text(60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksKeys:
+    contains: str | tuple[str, ...] = key(_TEXTS, "Texts that the answer must hold, letter for letter.", ())
+    not_contains: str | tuple[str, ...] = key(_TEXTS, "Texts that the answer must not hold.", ())
+    regex: str | None = key(kinds.PATTERN, "Regular expression that must match somewhere in the answer.")
+    json: bool | str = key(
+        Either(kinds.SWITCH, Schema()),
+        "The answer is one JSON value and nothing else; with a JSON Schema (2020-12, without `$ref`) one that fits it.",
+        False,
+    )
+    min_tokens: int | None = key(
+        kinds.integer(1, 16_384),
+        "Least tokens of the answer, as the provider counts them, without reasoning. At most `max_output_tokens`.",
+    )
+    finish_reason: str | tuple[str, ...] = key(
+        Either(_REASON, ListOf(_REASON, "a list of such texts")),
+        "Finish reasons that are good, as the provider spells them, such as `stop`; capitals do not count.",
+        (),
+    )
+    max_ttft: float | None = key(kinds.duration("1ms", "1h"), "Longest time to the first token. Below `deadline`.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeKeys:
     prompt: str = key(
@@ -153,6 +197,12 @@ class ProbeKeys:
         kinds.SWITCH,
         "After each attempt, outside its times, ask for the model list on the same connection: the road without a GPU.",
         False,
+    )
+    checks: ChecksKeys = key(
+        Section(ChecksKeys, "a mapping of checks, see below"),
+        "What the answer must be like; otherwise the attempt is a failure of the kind `check_failed`.",
+        ChecksKeys(),
+        shown="none",
     )
     nonce: bool = key(kinds.SWITCH, "Put a unique prefix before the prompt, so that no prompt cache answers.", True)
     targets: tuple[str, ...] = key(ListOf(kinds.NAME, _NAMES_ALLOWED), "Targets to ask.", (), shown="all")
@@ -220,6 +270,8 @@ class LogKeys:
 
 NAMED: Mapping[str, type[Any]] = {"vantages": VantageKeys, "targets": TargetKeys, "probes": ProbeKeys}
 """Top-level mappings of names to entries."""
+NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys}
+"""Mappings inside these that have a table of their own in the reference."""
 SECTIONS: Mapping[str, type[Any]] = {
     "storage": StorageKeys,
     "spool": SpoolKeys,

@@ -14,7 +14,8 @@ Which attempts count where:
 - invalid ones (we do not trust our own measurement): all counters, but no histogram and no last value of a duration;
 - failed ones: counters, and the line phases that were completed before the failure (`resolve`, `connect`, `tls`).
   One that ran into a deadline without a first token also counts in the TTFT histogram as "at least that long",
-  so that a target that hangs does not look fast through its survivors.
+  so that a target that hangs does not look fast through its survivors;
+- answers that came whole and failed a check: counted as failed, with all their times as if they had succeeded.
 
 Budget: one (vantage, target, probe) costs at most `SERIES_BUDGET` time series once everything has been seen, most
 of them histogram buckets and failure kinds at zero; a test counts them. docs/metrics.md lists every metric.

@@ -54,7 +54,7 @@ def _note_last(families: Families, attempt: Attempt, values: tuple[str, ...]) ->
 
 
 def _note_last_durations(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
-    if attempt.outcome is Outcome.SUCCESS and attempt.timeline.ttft is not None:
+    if _came_whole(attempt) and attempt.timeline.ttft is not None:
         families.last_ttft.labels(*values).set(attempt.timeline.ttft)
     if attempt.tcp.min_rtt is not None:
         families.min_rtt.labels(*values).set(attempt.tcp.min_rtt)
@@ -63,7 +63,7 @@ def _note_last_durations(families: Families, attempt: Attempt, values: tuple[str
 
 
 def _distribute(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
-    line, success = attempt.timeline, attempt.outcome is Outcome.SUCCESS
+    line, success = attempt.timeline, _came_whole(attempt)
     for phase in Phase if success else LINE_PHASES:
         _observe(families.phase.labels(*values, phase), line.phase(phase))
     _observe(families.ttft.labels(*values), line.ttft if success else _at_least(attempt))
@@ -72,6 +72,12 @@ def _distribute(families: Families, attempt: Attempt, values: tuple[str, ...]) -
         _observe(families.total.labels(*values), line.total)
         _observe(families.speed.labels(*values), tokens_per_second(attempt))
         families.stalls.labels(*values).inc(attempt.gaps.stalls if attempt.gaps else 0)
+
+
+def _came_whole(attempt: Attempt) -> bool:
+    """Whether the answer came to its end, so that its times are times; a check says no more than that it was wrong."""
+    failure = attempt.failure
+    return attempt.outcome is Outcome.SUCCESS or (failure is not None and failure.kind is FailureKind.CHECK_FAILED)
 
 
 def tokens_per_second(attempt: Attempt) -> float | None:
