@@ -19,6 +19,9 @@ from monitor.cli.children import Identity, Ledger, command_line, end, identify
 from monitor.model import MonitorError
 
 
+OURS = ".firsttoken"
+
+
 class DemoRunning(MonitorError):
     """Another demo uses the folder; the message says where its page is and how to end it."""
 
@@ -26,7 +29,7 @@ class DemoRunning(MonitorError):
 def default_folder(environment: Mapping[str, str], here: Path) -> Path:
     """`.firsttoken/demo` under the current folder, or under the user's state folder where that cannot be written."""
     if os.access(here, os.W_OK):
-        return here / ".firsttoken" / "demo"
+        return here / OURS / "demo"
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", ".")) / ".local" / "state")
     return Path(home) / "firsttoken" / "demo"
 
@@ -83,15 +86,21 @@ class DemoFolder:
     def _clean(self) -> list[str]:
         if not self.path.exists():
             return []
-        told = ["An earlier demo was killed; what it left is removed."]
+        ended = self._end_processes()
+        shutil.rmtree(self.path)
+        return [
+            "An earlier demo was killed; what it left is removed.",
+            *(f"It had left {name} running (process {pid}); that is ended." for name, pid in ended.items()),
+        ]
+
+    def _end_processes(self) -> dict[str, int]:
+        """End whatever of ours still runs; names and process numbers."""
         left = Ledger(self.path / "processes").running()
         if database := self._database():
             left["Postgres"] = database
         for name, process in left.items():
             end(process, first=signal.SIGINT if name == "Postgres" else signal.SIGTERM)
-            told.append(f"It had left {name} running (process {process.pid}); that is ended.")
-        shutil.rmtree(self.path)
-        return told
+        return {name: process.pid for name, process in left.items()}
 
     def _database(self) -> Identity | None:
         """The Postgres server that a killed demo left: of its process number, the one that runs on this folder."""
@@ -107,12 +116,14 @@ class DemoFolder:
         (self.path / "about.json").write_text(json.dumps({"pid": os.getpid(), "page": page}), encoding="utf-8")
 
     def remove(self) -> None:
-        """Delete the folder and let go of it. May be called twice."""
+        """End what should have ended, delete the folder and let go of it. May be called twice."""
         if self._lock < 0:
             return
+        self._end_processes()
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
         self._lock = -1
-        with contextlib.suppress(OSError):  # not ours alone, or not empty
-            self.path.parent.rmdir()
+        if self.path.parent.name == OURS:
+            with contextlib.suppress(OSError):  # not empty
+                self.path.parent.rmdir()

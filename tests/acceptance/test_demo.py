@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -73,19 +75,24 @@ class RunningDemo:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., RunningDemo]]:
-    """Starts demos in one and the same folder; kills what a failed test left running."""
+def start() -> Iterator[Callable[..., RunningDemo]]:
+    """Starts demos in one and the same folder; ends what a failed test left running.
+
+    Not below pytest's own folder: each start of pytest closes that to the user that Postgres runs as under root.
+    """
     started: list[RunningDemo] = []
-    (tmp_path / "here").mkdir()
+    scratch = Path(tempfile.mkdtemp(prefix="firsttoken-demo-"))
+    (scratch / "here").mkdir()
 
     def begin(*arguments: str) -> RunningDemo:
-        started.append(RunningDemo(tmp_path / "here", list(arguments)))
+        started.append(RunningDemo(scratch / "here", list(arguments)))
         return started[-1]
 
     yield begin
     for one in started:
         if one.process.poll() is None:
             one.end()
+    shutil.rmtree(scratch)
 
 
 def unused_port() -> int:

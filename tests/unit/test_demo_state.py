@@ -23,6 +23,16 @@ def test_it_is_gone_at_the_end(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_would_outlive_it_is_ended(tmp_path: Path) -> None:
+    """A process that did not stop when it was told to is ended with the folder."""
+    folder = DemoFolder(tmp_path / "demo")
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    folder.ledger.enter("model", left.pid)
+    folder.remove()
+    left.wait(5)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_second_demo_is_told_where_the_first_is(tmp_path: Path) -> None:
     """Two demos never share a folder; the second names the first's process and page."""
     first = DemoFolder(tmp_path / "demo")
