@@ -89,7 +89,8 @@ def _check_url(notes: Notes, entry: Entry[TargetKeys]) -> None:
     if leaf:
         base = address._replace(path=address.path.removesuffix(leaf)).geturl()
         allowed = f"the base URL, here {quoted(base)}; the dialect adds the rest"
-        own = entry.good("dialect") and leaf == _LEAF_PATHS[entry.value.dialect]
+        dialect = entry.value.dialect if entry.good("dialect") else None
+        own = dialect is not None and leaf == _LEAF_PATHS[dialect]
         note = notes.warn if own else notes.wrong
         note(line, path, f"a URL that already ends in {leaf}", allowed)
     has_key = {"api_key", "api_key_file"} & entry.lines.keys()

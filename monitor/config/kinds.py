@@ -218,6 +218,25 @@ def _parse_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _parse_url_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z_]{0,40}", value):
+        raise ValueError
+    return value
+
+
+def _parse_url_part(value: str) -> str:
+    """One label or segment: nothing that could lead the URL to another host or path."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}", value) or ".." in value:
+        raise ValueError
+    return value
+
+
+def _parse_header_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", value):
+        raise ValueError
+    return value.lower()
+
+
 def _parse_proxy(value: str) -> str:
     parts = _split(value, ("http",))
     if parts.port is None or parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
@@ -291,6 +310,9 @@ HTTP_VERSION = Kind(_parse_http_version, "1.1 or 2", {"enum": ["1.1", "2", 1.1, 
 URL = Kind(_parse_url, "http://host or https://host with a path, such as https://api.openai.com/v1")
 PROXY = Kind(_parse_proxy, "http://host:port (an HTTP proxy that takes CONNECT)")
 DATABASE_URL = Kind(_parse_database_url, "postgresql://user:password@host:5432/name", secret=True)
+URL_NAME = Kind(_parse_url_name, "a name such as region")
+URL_PART = Kind(_parse_url_part, "letters, digits, - _ and dots, such as eu-west-1")
+HEADER_NAME = Kind(_parse_header_name, "the name of a header, such as x-api-key")
 SECRET = Kind(_parse_secret, "a key of printable ASCII characters without spaces, best as ${NAME}", secret=True)
 HEADER = replace(SECRET, parse=_parse_header, allowed="printable ASCII characters on one line, not empty")
 LISTEN = Kind(_parse_listen, "host:port such as 127.0.0.1:8765, [::1]:8765, 0.0.0.0:8765")

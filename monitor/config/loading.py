@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from monitor.config import checks, kinds, shape
+from monitor.config import checks, kinds, presets, shape
 from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
 from monitor.config.reading import Entry, Reader, describe
 from monitor.config.shape import ChecksKeys, PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
 from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
-from monitor.model import Checks, Place, Probe, Secret, Target, Vantage
+from monitor.model import AwsCredentials, Checks, DialectName, Place, Probe, Secret, Target, Vantage
 
 T = TypeVar("T")
 
@@ -87,7 +87,8 @@ class _Loading:
             return None
         self.top(self.root)
         vantages = self.named("vantages", VantageKeys)
-        targets = self.named("targets", TargetKeys)
+        written = self.named("targets", TargetKeys)
+        targets = {name: presets.completed(self.notes, entry) for name, entry in written.items()}
         probes = self.named("probes", ProbeKeys)
         if not vantages:
             vantages = {"local": Entry("vantages.local", 1, VantageKeys())}
@@ -154,7 +155,7 @@ class _Loading:
             name=name,
             provider=written.provider,
             model=written.model,
-            dialect=written.dialect,
+            dialect=written.dialect or DialectName.OPENAI_CHAT,  # there is one, or a mistake was noted
             url=written.url,
             api_key=self.from_file(entry, "api_key", kinds.SECRET),
             served_from=_place(written.served_from),
@@ -164,6 +165,9 @@ class _Loading:
             address_family=written.address_family,
             ca_file=self.ca_file(entry),
             simulated=written.simulated,
+            auth_header=written.auth_header,
+            cap_field=written.cap_field,
+            aws=_aws(written),
         )
 
     def from_file(self, entry: Entry[Any], key: str, kind: kinds.Kind[str]) -> Secret | None:
@@ -240,6 +244,17 @@ def _state_directory(environ: Map[str, str]) -> str:
     if environ.get("HOME"):
         return str(Path(environ["HOME"]) / ".local" / "state" / "firsttoken")
     return "firsttoken-state"
+
+
+def _aws(written: TargetKeys) -> AwsCredentials | None:
+    if written.aws_access_key_id is None or written.aws_secret_access_key is None:
+        return None
+    return AwsCredentials(
+        access_key_id=written.aws_access_key_id,
+        secret_access_key=written.aws_secret_access_key,
+        session_token=written.aws_session_token,
+        region=written.aws_region,
+    )
 
 
 def _place(written: PlaceKeys) -> Place:

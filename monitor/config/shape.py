@@ -109,14 +109,38 @@ class VantageKeys(PlaceKeys):
 class TargetKeys:
     provider: str = key(kinds.NAME, "Who serves it; a label, and what `limits.per_provider` counts by.", required=True)
     model: str = key(kinds.text(200), "Name of the model as the provider's API takes it.", required=True)
-    dialect: DialectName = key(kinds.member(DialectName), "Wire protocol of the API.", required=True)
-    url: str = key(kinds.URL, "Base URL as the vendor's SDK takes it.", required=True)
+    dialect: DialectName | None = key(
+        kinds.member(DialectName), "Wire protocol of the API.", shown="the provider's, if `firsttoken providers` has it"
+    )
+    url: str = key(
+        kinds.URL,
+        "Base URL as the vendor's SDK takes it.",
+        "",
+        shown="the provider's, if `firsttoken providers` has it",
+    )
+    url_values: Mapping[str, str] = key(
+        MapOf(kinds.URL_NAME, kinds.URL_PART, "a mapping such as {region: eu-west-1}"),
+        "What stands for the `{names}` in the provider's URL.",
+        FrozenDict(),
+        shown="none",
+    )
     api_key: Secret | None = key(
         kinds.SECRET, "Key for the provider, best as `${NAME}`. Sent to this target only, shown nowhere."
     )
     api_key_file: str | None = key(
         kinds.PATH, "File that holds the key, instead of `api_key`. Relative paths start at the configuration file."
     )
+    auth_header: str | None = key(
+        kinds.HEADER_NAME,
+        "Header that takes the key; `authorization` takes it as a bearer.",
+        shown="the provider's, else the dialect's",
+    )
+    aws_access_key_id: Secret | None = key(
+        kinds.SECRET, "With the next two: AWS credentials that sign requests to Bedrock, instead of an `api_key`."
+    )
+    aws_secret_access_key: Secret | None = key(kinds.SECRET, "The secret half.")
+    aws_session_token: Secret | None = key(kinds.SECRET, "Only with temporary credentials.")
+    aws_region: str | None = key(kinds.URL_PART, "Region to sign for.", shown="the one in the host's name")
     served_from: PlaceKeys = key(
         Section(PlaceKeys),
         "Where the model runs, if known: a mapping of `city`, `country`, `latitude`, `longitude`.",
@@ -134,6 +158,16 @@ class TargetKeys:
         "JSON merged over the body of every request, such as `{reasoning_effort: low}`.",
         FrozenDict(),
         shown="nothing",
+    )
+    reasoning: str = key(
+        kinds.choice("default", "off"),
+        "`off` puts the provider's switch into the body, so that a short answer is not eaten by reasoning.",
+        "default",
+    )
+    cap_field: str | None = key(
+        kinds.choice("max_tokens", "max_completion_tokens"),
+        "What chat completions call the output cap there.",
+        shown="the provider's, else `max_tokens`",
     )
     http_version: str = key(kinds.HTTP_VERSION, "HTTP version to speak.", "1.1")
     address_family: AddressFamily = key(

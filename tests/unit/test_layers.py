@@ -19,6 +19,8 @@ LAYERS = {
     "monitor.model": 0,
     "monitor.timeline": 0,
     "monitor.clock": 0,
+    "monitor.providers": 0,
+    "monitor.edges": 0,
     "monitor.config": 1,
     "monitor.wire": 1,
     "monitor.metrics": 1,
