@@ -18,7 +18,6 @@ from pathlib import Path
 from monitor.cli.children import Identity, Ledger, command_line, end, identify
 from monitor.model import MonitorError
 
-
 OURS = ".firsttoken"
 
 
