@@ -15,6 +15,7 @@ of which the most specific in the chain of causes decides. The exception tree be
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import ssl
 import zlib
@@ -27,7 +28,7 @@ import httpx
 from monitor.agent.advice import ADVICE
 from monitor.agent.endings import Ending, judge
 from monitor.agent.error_bodies import classify_error_object, classify_status
-from monitor.agent.scrub import scrub
+from monitor.agent.scrub import scrub, without_secrets
 from monitor.model import FailureKind
 from monitor.timeline import Phase
 
@@ -39,6 +40,7 @@ __all__ = [
     "classify_status",
     "judge",
     "scrub",
+    "without_secrets",
 ]
 
 K = FailureKind
@@ -69,6 +71,7 @@ _BROKEN = frozenset(
     {errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ENETRESET}
 )
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_BYTEARRAY = re.compile(r"bytearray\(b('.{0,60}).*?'\)")  # h11 shows what it could not read
 _CLOSED = ("disconnected", "peer closed", "connection closed", "streamreset", "stream reset", "connectionterminated")
 _TOO_LARGE = ("too long", "too large", "larger than", "oversized", "header list", "denialofservice", "max size")
 
@@ -161,7 +164,7 @@ def _from_protocol(link: BaseException, phase: Phase) -> Verdict | None:
     if isinstance(link, httpx.LocalProtocolError | httpcore.LocalProtocolError):
         return _from_local_protocol(link)
     if isinstance(link, httpx.RemoteProtocolError | httpcore.RemoteProtocolError):
-        said = str(link)
+        said = _BYTEARRAY.sub(r"\1", str(link))
         if any(word in said.lower() for word in _TOO_LARGE):
             return K.TOO_LARGE, f"the response headers are beyond their bound: {said}"
         if any(word in said.lower() for word in _CLOSED):

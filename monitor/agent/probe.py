@@ -10,7 +10,6 @@ import asyncio
 import json
 import secrets
 import zlib
-from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,6 +21,7 @@ from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
 from monitor.agent.dialects import DIALECTS, Decoder, Dialect, RequestParts, header_timings
 from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
 from monitor.agent.transport import Lane, Response, Roads
+from monitor.agent.unpacking import PIECE_BYTES, UnknownEncoding, unpacker
 from monitor.clock import NS, Clock
 from monitor.model import (
     Attempt,
@@ -48,6 +48,8 @@ MAX_DRAINED_BYTES = 1024 * 1024
 MAX_TOKEN_ARRIVALS = 100_000
 DRAIN_SECONDS = 1.0
 """How long the end of the body may follow the dialect's end marker before we hang up."""
+ERROR_BODY_SECONDS = 2.0
+"""How long the body of a refusal may take; its status is known by then."""
 CONTROL_SECONDS = 10.0
 
 _CONTROL_MARKS = {
@@ -61,8 +63,14 @@ class BodyTooLarge(Exception):
     """The body passed its bound."""
 
 
-class UnknownEncoding(Exception):
-    """The server compressed its answer in a way that was not asked for and is not known."""
+class UnsendableHeader(Exception):
+    """A request header holds what HTTP cannot carry; its value is not shown."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the request header {name!r} holds a character that HTTP does not allow"
+            " (a line break, a blank at its end or a typographic quote in the key?)"
+        )
 
 
 class Prober:
@@ -71,7 +79,7 @@ class Prober:
     def __init__(self, clock: Clock, *, max_concurrent: int = 64, kernel_stamps: bool = True) -> None:
         self._clock = clock
         self._roads = Roads(clock, max_concurrent=max_concurrent, kernel_stamps=kernel_stamps)
-        self._kept: dict[tuple[str, str, str], Lane] = {}
+        self._kept: dict[tuple[object, ...], Lane] = {}
         self._machine = validity.Machine.here()
         self._open = ExitStack()
         self._warm = False
@@ -92,26 +100,29 @@ class Prober:
     ) -> Attempt:
         """Make one attempt at a slot. Raises nothing for a target's fault; cancellation passes through."""
         await self._roads.turn()
-        try:
-            lane = self._lane(series)  # before the clock starts: it may read certificates
-        except OSError as error:
-            run = _Run(self._clock, series, self._machine)
-            run.fail(FailureKind.INTERNAL, f"ca_file cannot be used: {error}")
+        try:  # before the clock starts: certificates are read, the request is written and signed
+            lane = await self._lane(series)
+            question = _Question.to(series, self._clock)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the slot gets its record
+            run = _Run(self._clock, series, self._machine, None)
+            run.fail(*_unaskable(error))
             return run.record(slot, try_number, purpose, warm=self._warm)
-        run = _Run(self._clock, series, self._machine)
+        run = _Run(self._clock, series, self._machine, question)
         try:
             await run.exchange(self._roads, lane)
         finally:
-            if series.probe.connection is ConnectionPolicy.FRESH or run.failure is not None:
+            if series.probe.connection is ConnectionPolicy.FRESH or not run.reusable:
                 await self._drop(series, lane)
         attempt = run.record(slot, try_number, purpose, warm=self._warm)
         self._warm = True
         return await judged(attempt, series.probe.checks, run.words, _secrets(series))
 
-    def _lane(self, series: Series) -> Lane:
+    async def _lane(self, series: Series) -> Lane:
         if series.probe.connection is ConnectionPolicy.FRESH:
             return self._open_lane(series)
         key = _key(series)
+        if key in self._kept and self._kept[key].is_over:
+            await self.release(series)
         if key not in self._kept:
             self._kept[key] = self._open_lane(series)
         return self._kept[key]
@@ -127,7 +138,8 @@ class Prober:
         )
 
     async def _drop(self, series: Series, lane: Lane) -> None:
-        self._kept.pop(_key(series), None)
+        if self._kept.get(_key(series)) is lane:
+            del self._kept[_key(series)]
         await lane.aclose()
 
     async def release(self, series: Series) -> None:
@@ -145,8 +157,11 @@ class Prober:
         self._open.close()
 
 
-def _key(series: Series) -> tuple[str, str, str]:
-    return series.vantage.name, series.target.name, series.probe.name
+def _key(series: Series) -> tuple[object, ...]:
+    """What a kept connection belongs to: after a change of the configuration another one is needed."""
+    vantage, target = series.vantage, series.target
+    road = (target.url, target.http_version, target.address_family, target.ca_file, vantage.proxy)
+    return (vantage.name, target.name, series.probe.name, *road)
 
 
 class _Deadlines:
@@ -242,8 +257,9 @@ class _Question:
     parts: RequestParts
 
     @classmethod
-    def to(cls, series: Series, dialect: Dialect, clock: Clock) -> _Question:
-        parts = dialect.request(series.target, series.probe, _prompt(series))
+    def to(cls, series: Series, clock: Clock) -> _Question:
+        """Raises UnsendableHeader, ValueError on a URL that is none."""
+        parts = DIALECTS[series.target.dialect].request(series.target, series.probe, _prompt(series))
         body = json.dumps(parts.body).encode()
         return cls(parts.url, _headers(parts, "POST", parts.url, body, clock), body, parts)
 
@@ -254,13 +270,33 @@ class _Question:
 
 def _headers(parts: RequestParts, method: str, url: str, body: bytes, clock: Clock) -> dict[str, str]:
     signed = parts.sign(method, url, body, clock.now()) if parts.sign else {}
-    return {name: _reveal(value) for name, value in {**parts.headers, **signed}.items()}
+    return {name: _sendable(name, _reveal(value)) for name, value in {**parts.headers, **signed}.items()}
+
+
+def _sendable(name: str, value: str) -> str:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        raise UnsendableHeader(name)
+    return value
+
+
+def _unaskable(error: Exception) -> tuple[FailureKind, str]:
+    """Why a request could not even be written: a mistake of our own."""
+    if isinstance(error, UnsendableHeader):
+        return FailureKind.BAD_REQUEST, str(error)
+    if isinstance(error, OSError):
+        return FailureKind.INTERNAL, f"ca_file cannot be used: {error}"
+    kind, text = failures.classify_exception(error, Phase.RESOLVE)
+    if isinstance(error, ValueError) and kind is FailureKind.INTERNAL:
+        return FailureKind.BAD_REQUEST, f"the request cannot be written: {error}"
+    return kind, text
 
 
 class _Run:
     """The state of one attempt while it is under way."""
 
-    def __init__(self, clock: Clock, series: Series, machine: validity.Machine) -> None:
+    def __init__(
+        self, clock: Clock, series: Series, machine: validity.Machine, question: _Question | None
+    ) -> None:
         self._clock = clock
         self._series = series
         self._machine = machine
@@ -271,7 +307,8 @@ class _Run:
         self._tcp = TcpFacts()
         self.failure: Failure | None = None
         self.words = Answer() if series.probe.checks.need_text else None
-        self._question = _Question.to(series, self._dialect, clock)
+        self.reusable = False  # the connection was left as it must be for another request
+        self._asked = question
         self._conditions = validity.Conditions.now(clock, machine)
         self._started_at = clock.now()
         self._start_ns = clock.monotonic_ns()
@@ -285,18 +322,22 @@ class _Run:
             async with self._deadlines.timer:
                 self._deadlines.begin()
                 await self._ask(roads, lane)
-        except TimeoutError:
-            self.fail(self._deadlines.kind, self._deadlines.text())
-        except BodyTooLarge as error:
-            self.fail(FailureKind.TOO_LARGE, str(error))
-        except (UnknownEncoding, zlib.error) as error:
-            self.fail(FailureKind.PROTOCOL_ERROR, f"the body cannot be decompressed: {error}")
         except Exception as error:  # noqa: BLE001  # whatever it is, the slot gets its record
-            self.fail(*failures.classify_exception(error, self._timeline().reached()))
+            self.fail(*self._reason(error))
         finally:
             self._deadlines.stop()
         if self.failure is not None:
             self._tape.mark(Mark.GAVE_UP)
+            self._tcp = self._tape.connection.tcp_facts() if self._tape.connection else self._tcp
+
+    def _reason(self, error: Exception) -> tuple[FailureKind, str]:
+        if isinstance(error, TimeoutError) and self._deadlines.timer.expired():  # else it is the kernel's ETIMEDOUT
+            return self._deadlines.kind, self._deadlines.text()
+        if isinstance(error, BodyTooLarge):
+            return FailureKind.TOO_LARGE, str(error)
+        if isinstance(error, UnknownEncoding | zlib.error):
+            return FailureKind.PROTOCOL_ERROR, f"the body cannot be decompressed: {error}"
+        return failures.classify_exception(error, self._timeline().reached())
 
     async def _ask(self, roads: Roads, lane: Lane) -> None:
         series, question = self._series, self._question
@@ -307,7 +348,7 @@ class _Run:
             question.url,
             {**question.headers, "content-type": "application/json"},
             question.body,
-            series.probe.connect_timeout_seconds,
+            min(series.probe.connect_timeout_seconds, series.probe.deadline_seconds),
         )
         try:
             self._head(response)
@@ -317,11 +358,16 @@ class _Run:
                 await self._read_error(response)
             self._tcp = self._connection.tcp_facts()
             if self.failure is None:
-                await self._drain(response)
+                self.reusable = await self._drain(response)
         finally:
             await response.aclose()
         if self.failure is None and series.probe.control:
             await self._control(roads, lane)
+
+    @property
+    def _question(self) -> _Question:
+        assert self._asked is not None
+        return self._asked
 
     @property
     def _connection(self) -> Connection:
@@ -334,12 +380,14 @@ class _Run:
         self._answer.http_version = response.version
 
     async def _read_stream(self, response: Response) -> None:
-        unpack = _unpacker(self._answer.headers.get("content-encoding", "identity"))
+        unpack = unpacker(self._answer.headers.get("content-encoding", "identity"))
         async for piece in response.pieces():
             arrival = self._arrival()
             self._tape.mark(Mark.FIRST_BYTE, arrival.at_ns)
             for plain in unpack(piece):
                 self._take(plain, arrival)
+                if len(plain) >= PIECE_BYTES:
+                    await asyncio.sleep(0)  # a flood shall keep neither other attempts nor the deadline waiting
             if self._decoder.done or self._decoder.seen.failure:
                 break
         else:
@@ -397,18 +445,25 @@ class _Run:
             answer.arrivals.append(arrival.at_ns)
 
     async def _read_error(self, response: Response) -> None:
-        body = b""
-        unpack = _unpacker(self._answer.headers.get("content-encoding", "identity"))
-        async for piece in response.pieces():
-            self._tape.mark(Mark.FIRST_BYTE, self._arrival().at_ns)
-            body += b"".join(unpack(piece))
-            if len(body) >= MAX_ERROR_BODY_BYTES:
-                break
-        self._tape.mark(Mark.END)
-        kind, text = failures.classify_status(response.status, self._answer.headers, body, self._dialect.name)
+        """A refusal: its status says what, and the body, if it comes and can be read, says why."""
+        self._deadlines.finished()
+        body = bytearray()
+        with suppress(Exception):
+            async with asyncio.timeout(ERROR_BODY_SECONDS):
+                await self._collect(response, body)
+        kind, text = failures.classify_status(response.status, self._answer.headers, bytes(body), self._dialect.name)
         self.fail(kind, text, Phase.WAIT)  # the answer was a refusal: generating never began
 
-    async def _drain(self, response: Response) -> None:
+    async def _collect(self, response: Response, body: bytearray) -> None:
+        unpack = unpacker(self._answer.headers.get("content-encoding", "identity"))
+        async for piece in response.pieces():
+            self._tape.mark(Mark.FIRST_BYTE, self._arrival().at_ns)
+            for plain in unpack(piece):
+                body += plain
+                if len(body) >= MAX_ERROR_BODY_BYTES:
+                    return
+
+    async def _drain(self, response: Response) -> bool:
         """Read what follows the end marker, for a moment: only then can the connection be used again."""
         left = MAX_DRAINED_BYTES
         with suppress(Exception):
@@ -416,7 +471,9 @@ class _Run:
                 async for piece in response.pieces():
                     left -= len(piece)
                     if left < 0:
-                        return
+                        return False
+                return True
+        return False
 
     async def _control(self, roads: Roads, lane: Lane) -> None:
         """A cheap request after the prompt: the road without a GPU at its end. Never a failure.
@@ -424,12 +481,13 @@ class _Run:
         On the same connection, unless the server has closed it; its wait leaves the dialling out either way.
         """
         tape = Tape(self._clock)
+        self.reusable = False
         with suppress(Exception):
             async with asyncio.timeout(CONTROL_SECONDS):
                 url = self._dialect.control_url(self._series.target)
                 headers = self._question.headers_for("GET", url, b"", self._clock)
                 response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)
-                await self._drain(response)
+                self.reusable = await self._drain(response)
                 await response.aclose()
         for seen, kept in _CONTROL_MARKS.items():
             if seen in tape.marks:
@@ -442,6 +500,10 @@ class _Run:
         if self.failure is None:
             phase = phase or self._timeline().reached()
             self.failure = Failure(kind=kind, phase=phase, text=failures.scrub(text, _secrets(self._series)))
+
+    def _clean(self, told: str | None, limit: int) -> str | None:
+        """A name that the server told, as it may be kept: careless servers echo keys."""
+        return failures.without_secrets(told, _secrets(self._series))[:limit] if told else None
 
     def _judge(self) -> None:
         ending = failures.Ending.of(self._decoder, self._answer.headers.get("content-type", ""))
@@ -482,7 +544,7 @@ class _Run:
             gaps=None if answer.uncertain else gaps([at - self._start_ns for at in answer.arrivals]),
             tokens=seen.tokens,
             token_events=seen.token_events,
-            finish_reason=seen.finish_reason,
+            finish_reason=self._clean(seen.finish_reason, 100),
             http=self._http_facts(connection),
             server={**header_timings(answer.headers), **seen.server},
             tcp=self._tcp,
@@ -498,10 +560,10 @@ class _Run:
         facts = HttpFacts(
             status=answer.status,
             version=answer.http_version,
-            edge=edge_of(answer.headers),
-            request_id=_request_id(answer.headers),
-            served_model=seen.model,
-            content_encoding=answer.headers.get("content-encoding"),
+            edge=self._clean(edge_of(answer.headers), 16),
+            request_id=self._clean(_request_id(answer.headers), 128),
+            served_model=self._clean(seen.model, 200),
+            content_encoding=self._clean(answer.headers.get("content-encoding"), 40),
         )
         if connection is None:
             return facts
@@ -536,28 +598,8 @@ def _secrets(series: Series) -> list[Secret]:
 def _request_id(headers: dict[str, str]) -> str | None:
     for name in ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"):
         if headers.get(name):
-            return headers[name][:128]
+            return headers[name]
     return None
-
-
-def _unpacker(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
-    """Decompress piece by piece, bounded: identity, gzip, deflate (zlib or raw). Raises UnknownEncoding."""
-    name = encoding.strip().lower()
-    if name in ("", "identity"):
-        return lambda piece: (piece,)
-    if name in ("gzip", "x-gzip"):
-        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    elif name == "deflate":
-        inflater = zlib.decompressobj(zlib.MAX_WBITS)
-    else:
-        raise UnknownEncoding(f"content-encoding {name[:40]!r}, though identity was asked for")
-
-    def inflate(piece: bytes) -> Iterable[bytes]:
-        while piece:
-            yield inflater.decompress(piece, 256 * 1024)
-            piece = inflater.unconsumed_tail
-
-    return inflate
 
 
 async def _warm_up(prober: Prober) -> None:

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 from monitor.model import Secret
@@ -38,12 +39,26 @@ def scrub(text: str, secrets: Iterable[str | Secret] = (), limit: int = LIMIT) -
     ten of its characters. User names, passwords and query values of URLs go too. What was removed shows as ***.
     """
     text = text[:_READ_AT_MOST].encode("utf-8", "replace").decode()
-    pieces = _pieces({form for secret in secrets for form in _forms(_revealed(secret))})
+    pieces = _sought(frozenset(map(_revealed, secrets)))
     text = _without(text, pieces)
     text = _without(_BLANKS.sub(" ", text).strip(), pieces)
     for pattern, replacement in _LOOKS:
         text = pattern.sub(replacement, text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def without_secrets(name: str, secrets: Iterable[str | Secret]) -> str:
+    """A name that a server told (a request id, a model) in printable characters, without any of `secrets`.
+
+    Unlike `scrub` it leaves what only looks like a key: request ids do.
+    """
+    name = "".join(char if char.isprintable() else "?" for char in name[:_READ_AT_MOST])
+    return _without(name, _sought(frozenset(map(_revealed, secrets))))
+
+
+@lru_cache(maxsize=1024)  # every attempt of a target asks for the same
+def _sought(secrets: frozenset[str]) -> dict[int, set[str]]:
+    return _pieces({form for secret in secrets for form in _forms(secret)})
 
 
 _LOOKS = (

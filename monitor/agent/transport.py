@@ -75,10 +75,11 @@ class Backend(httpcore.AsyncNetworkBackend):
     ) -> Connection:
         """Resolve and connect, marked. Raises OSError itself (httpcore would drop the cause), ProxyRefused."""
         tape = current_tape.get()
+        until = asyncio.get_running_loop().time() + (10.0 if timeout is None else timeout)
         first_host, first_port = (self._proxy.host, self._proxy.port or 80) if self._proxy else (host, port)
         addresses = await self._resolve(tape, first_host, first_port)
         tape.mark(Mark.CONNECT_START)
-        sock, connected_ns = await self._connect_first(addresses, timeout)
+        sock, connected_ns = await self._connect_first(addresses, until)
         connection = Connection(
             sock,
             self.clock,
@@ -128,12 +129,9 @@ class Backend(httpcore.AsyncNetworkBackend):
             )
         return allowed
 
-    async def _connect_first(
-        self, addresses: list[tuple[Any, ...]], timeout: float | None
-    ) -> tuple[socket.socket, int]:
+    async def _connect_first(self, addresses: list[tuple[Any, ...]], until: float) -> tuple[socket.socket, int]:
         """The address policy: in getaddrinfo's order, one after the other; all but the last get half the time left."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + (10.0 if timeout is None else timeout)
         last_error: OSError = OSError(errno.EADDRNOTAVAIL, "no address")
         for index, (family, kind, protocol, _, address) in enumerate(addresses):
             left = until - loop.time()
