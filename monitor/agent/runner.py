@@ -27,7 +27,7 @@ from monitor.agent.schedule import Cursor, Due, Walked, grid, microseconds
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import broken, missed
 from monitor.clock import Clock, instant
-from monitor.model import Attempt, MissReason, Series, Slot
+from monitor.model import Attempt, MissReason, Outcome, Series, Slot
 
 TICK_SECONDS = 1.0
 MOVED_NS = 20_000_000
@@ -36,6 +36,7 @@ ABORT_SECONDS = 2.0
 
 SeriesKey = tuple[str, str, str]
 RunSlot = Callable[[Slot, Series], Awaitable[Attempt]]
+Confirm = Callable[[Slot, Series, Attempt], Awaitable[Attempt | None]]
 Record = Callable[[Attempt, Series], Awaitable[None]]
 log = structlog.get_logger("firsttoken.schedule")
 
@@ -108,7 +109,8 @@ class Runner:
 
     At most one attempt of a series at a time (`overlap`), `max_concurrent` in all and `per_provider` for each provider
     named there (`capacity`, when none becomes free within the slot's grace). An attempt that raises is a defect of
-    ours and becomes a failed one of kind `internal`.
+    ours and becomes a failed one of kind `internal`. `confirm` is asked after each attempt, in the attempt's own place,
+    and may make a second one.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class Runner:
         clock: Clock | None = None,
         max_concurrent: int = 50,
         per_provider: Mapping[str, int] | None = None,
+        confirm: Confirm | None = None,
     ) -> None:
         self._run_slot = run_slot
+        self._confirm = confirm
         self._out = outlets
         self._clock = clock or Clock()
         self._lanes: dict[SeriesKey, _Lane] = {}
@@ -322,29 +326,44 @@ class Runner:
             lane.attempt = self._spawn(self._perform(lane, slot, lane.series), self._attempts)
 
     async def _perform(self, lane: _Lane, slot: Slot, series: Series) -> None:
+        attempt: Attempt | None = None
         try:
-            attempt = await self._attempt(lane, slot, series)
+            async with self._admission.place(series.target.provider, lane.cursor.grid.grace_us / 1e6) as admitted:
+                attempt = await self._attempt(slot, series, admitted)
+                self._spawn(self._out.record(attempt, series), self._errands)
+                await self._look_again(slot, series, attempt)
         except asyncio.CancelledError:
-            self._miss(series, slot, MissReason.SHUTDOWN)
+            if attempt is None:
+                self._miss(series, slot, MissReason.SHUTDOWN)
             raise
         finally:
             lane.attempt = None
             self._spawn(self._release(lane), self._errands)
-        self._spawn(self._out.record(attempt, series), self._errands)
 
-    async def _attempt(self, lane: _Lane, slot: Slot, series: Series) -> Attempt:
-        async with self._admission.place(series.target.provider, lane.cursor.grid.grace_us / 1e6) as admitted:
-            if not admitted or self._stopping:
-                reason = MissReason.SHUTDOWN if self._stopping else MissReason.CAPACITY
-                self.missed[reason] += 1
-                return missed(slot, series, reason, self._clock.now())
-            self.started += 1
-            self._out.lag((self._clock.now() - slot.scheduled_at).total_seconds())
-            try:
-                return await self._run_slot(slot, series)
-            except Exception as error:
-                log.exception("an attempt broke; this is a defect of First Token", target=series.target.name)
-                return broken(slot, series, error, self._clock.now())
+    async def _attempt(self, slot: Slot, series: Series, admitted: bool) -> Attempt:
+        if not admitted or self._stopping:
+            reason = MissReason.SHUTDOWN if self._stopping else MissReason.CAPACITY
+            self.missed[reason] += 1
+            return missed(slot, series, reason, self._clock.now())
+        self.started += 1
+        self._out.lag((self._clock.now() - slot.scheduled_at).total_seconds())
+        try:
+            return await self._run_slot(slot, series)
+        except Exception as error:
+            log.exception("an attempt broke; this is a defect of First Token", target=series.target.name)
+            return broken(slot, series, error, self._clock.now())
+
+    async def _look_again(self, slot: Slot, series: Series, attempt: Attempt) -> None:
+        """Let the attempt be confirmed, if it deserves it; the slot has its row already, whatever happens here."""
+        if self._confirm is None or self._stopping or attempt.outcome is Outcome.MISSED:
+            return
+        try:
+            confirming = await self._confirm(slot, series, attempt)
+        except Exception:
+            log.exception("a confirming attempt broke; this is a defect of First Token", target=series.target.name)
+            return
+        if confirming is not None:
+            self._spawn(self._out.record(confirming, series), self._errands)
 
     async def _release(self, lane: _Lane) -> None:
         retired, lane.retired = lane.retired, []

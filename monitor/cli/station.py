@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from monitor.agent.confirm import Confirmer
 from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
 from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
@@ -261,6 +262,7 @@ class Station:
             clock=self._clock,
             max_concurrent=limits.max_concurrent,
             per_provider=limits.per_provider,
+            confirm=Confirmer(prober.run, self._clock).second,
         )
 
     @staticmethod

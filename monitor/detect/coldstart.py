@@ -352,7 +352,7 @@ def _own_delay(attempt: Attempt) -> float:
 def _lost_time(attempt: Attempt) -> float:
     """What the segments that we sent again may have cost; on a kept connection they may be of earlier attempts."""
     lost = 0 if attempt.http.reused else attempt.tcp.retransmits or 0
-    return RETRANSMISSION_SECONDS * (2 ** min(lost, 16) - 1)
+    return RETRANSMISSION_SECONDS * ((1 << min(lost, 16)) - 1)
 
 
 def _penalty(one: Sample, usual: Sequence[Sample]) -> float:
