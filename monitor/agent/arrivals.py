@@ -91,12 +91,14 @@ class Polls(selectors.DefaultSelector):
         super().__init__()
         self._now = (clock or Clock()).monotonic_ns
         self._schedstat = _SchedStat()
+        self.turns = 0
         self.empty_since_ns = self.returned_ns = self._now()
         self._long_turns: deque[tuple[int, int]] = deque(maxlen=4096)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Poll in two steps, so that it is known whether anything was ready before we slept."""
         entered = self._now()
+        self.turns += 1
         if entered - self.returned_ns >= NOTICED_BUSY_NS:
             self._long_turns.append((entered, entered - self.returned_ns))
         events = super().select(0)

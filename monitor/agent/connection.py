@@ -20,7 +20,7 @@ from typing import Any
 
 import httpcore
 
-from monitor.agent.arrivals import READ_BYTES, Arrival, ArrivalReader, Segments
+from monitor.agent.arrivals import READ_BYTES, Arrival, ArrivalReader, Segments, running_polls
 from monitor.agent.framing import GOAWAY, HEADERS, FrameWalker, HeadWalker
 from monitor.clock import Clock
 from monitor.model import TcpFacts
@@ -87,9 +87,10 @@ class Turnstile:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._polls = running_polls()
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turn_number = -1
         self._released = 0
-        self._turning = False
 
     async def turn(self) -> None:
         """Wait for a turn: before work that nothing arrived for, such as beginning an attempt."""
@@ -99,26 +100,26 @@ class Turnstile:
 
     def wake(self, reader: asyncio.Future[None]) -> None:
         """Let the reader go on now, or when its turn comes."""
+        if self._polls is not None and self._polls.turns != self._turn_number:
+            self._turn_number, self._released = self._polls.turns, 0
         if self._released < WAKES_PER_TURN and not self._waiting:
             self._release(reader)
-        else:
-            self._waiting.append(reader)
-        if not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn)
+            return
+        if not self._waiting:
+            self._loop.call_soon(self._next_turn)
+        self._waiting.append(reader)
 
-    def _turn(self) -> None:
+    def _next_turn(self) -> None:
         self._released = 0
         while self._waiting and self._released < WAKES_PER_TURN:
             self._release(self._waiting.popleft())
-        self._turning = self._released > 0
-        if self._turning:
-            self._loop.call_soon(self._turn)
+        if self._waiting:
+            self._loop.call_soon(self._next_turn)
 
     def _release(self, reader: asyncio.Future[None]) -> None:
         if not reader.done():
             reader.set_result(None)
-            self._released += 1
+            self._released += self._polls is not None  # in a loop that is not watched, turns cannot be told apart
 
 
 class Connection(httpcore.AsyncNetworkStream):
@@ -147,6 +148,8 @@ class Connection(httpcore.AsyncNetworkStream):
         self._paused = False
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
+        self._batch_seconds = 0.0
+        self._resting: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -184,9 +187,25 @@ class Connection(httpcore.AsyncNetworkStream):
                 self._ended = True
                 self._stop_reading()
             self._arrivals.append(arrival)
+        if self._waiter is None:
+            return
+        if self._batch_seconds and not self._ended and self._error is None:
+            if self._resting is None:
+                self._resting = self._loop.call_later(self._batch_seconds, self._wake)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         if self._waiter is not None:
             self._turnstile.wake(self._waiter)
             self._waiter = None
+
+    def batch(self, seconds: float) -> None:
+        """From now on hand arrivals on only this often: their stamps are taken, decoding may wait."""
+        self._batch_seconds = seconds
 
     def _stop_reading(self) -> None:
         if not self._closed:
