@@ -13,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from sqlalchemy import inspect
+
+from monitor.store.engine import open_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDED = ["Makefile", "pyproject.toml", "README.md", "LICENSE", "locks", "tools", "monitor", "migrations"]
@@ -162,3 +165,14 @@ def test_the_wheel_runs(installed: Path, tmp_path: Path) -> None:
     done = run([str(installed / "firsttoken"), "--version"], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(r"firsttoken \d+\.\d+\.\d+\S*\n", done.stdout)
+
+
+def test_the_wheel_migrates(installed: Path, tmp_path: Path, empty_database_url: str) -> None:
+    """`firsttoken migrate` finds its migrations inside the wheel; a second run finds nothing to do."""
+    for _ in range(2):
+        done = run([str(installed / "firsttoken"), "migrate"], tmp_path, DATABASE_URL=empty_database_url)
+        assert done.returncode == 0, done.stderr
+    engine = open_engine(empty_database_url)
+    tables = inspect(engine).get_table_names()
+    engine.dispose()
+    assert {"attempts", "series"} <= set(tables)
