@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from monitor.agent import failures, validity
+from monitor.agent import facts, failures, validity
 from monitor.agent.arrivals import Arrival, edge_of, stamping
 from monitor.agent.checks import Answer, judged
 from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
@@ -35,6 +35,7 @@ from monitor.model import (
     Purpose,
     Secret,
     Series,
+    ServiceFacts,
     Slot,
     Target,
     TcpFacts,
@@ -51,6 +52,8 @@ DRAIN_SECONDS = 1.0
 ERROR_BODY_SECONDS = 2.0
 """How long the body of a refusal may take; its status is known by then."""
 CONTROL_SECONDS = 10.0
+BATCH_SECONDS = 0.1
+"""After the first token, arrivals are stamped at once and decoded this often: a wake-up costs more than a token."""
 
 _CONTROL_MARKS = {
     Mark.SEND_START: Mark.CONTROL_START,
@@ -191,7 +194,7 @@ class _Deadlines:
             limit = self._probe.deadline_seconds if first is None else first
             self._until(FailureKind.FIRST_TOKEN_DEADLINE, limit)
         elif mark is Mark.FIRST_TOKEN:
-            self._until(FailureKind.TOTAL_DEADLINE, self._probe.deadline_seconds)
+            self._until(FailureKind.TOTAL_DEADLINE, self._probe.deadline_seconds, grace=BATCH_SECONDS)
             self.alive()
             self._watch_silence()
 
@@ -217,12 +220,12 @@ class _Deadlines:
             self.kind, self.seconds = FailureKind.STALLED, self._probe.stall_seconds
             self.timer.reschedule(self._loop.time())
 
-    def _until(self, kind: FailureKind, limit: float) -> None:
+    def _until(self, kind: FailureKind, limit: float, grace: float = 0.0) -> None:
         total = self._probe.deadline_seconds
         if limit > total or (limit == total and kind is FailureKind.CONNECT_TIMEOUT):
             kind, limit = FailureKind.TOTAL_DEADLINE, total
         self.kind, self.seconds = kind, limit
-        self.timer.reschedule(self._began + limit)
+        self.timer.reschedule(self._began + limit + grace)
 
     def text(self) -> str:
         """What has just passed, as a sentence."""
@@ -240,6 +243,7 @@ class _Answer:
 
     status: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    error_body: bytes = b""
     http_version: str | None = None
     arrivals: list[int] = field(default_factory=list)  # one a token event, absolute monotonic ns
     last_token_arrival: Arrival | None = None
@@ -360,6 +364,7 @@ class _Run:
             if self.failure is None:
                 self.reusable = await self._drain(response)
         finally:
+            self._connection.batch(0.0)
             await response.aclose()
         if self.failure is None and series.probe.control:
             await self._control(roads, lane)
@@ -397,6 +402,8 @@ class _Run:
         if Mark.DONE in self._tape.marks:
             self._tape.marks[Mark.END] = self._tape.marks[Mark.DONE]
         self._deadlines.finished()
+        if self._tape.marks.get(Mark.END, 0) - self._start_ns > self._series.probe.deadline_seconds * NS:
+            self.fail(FailureKind.TOTAL_DEADLINE, self._deadlines.text())  # it came while its batch waited
         self._judge()
 
     def _arrival(self) -> Arrival:
@@ -432,6 +439,8 @@ class _Run:
         answer, marks = self._answer, self._tape.marks
         if Mark.FIRST_TOKEN not in marks or (kind in VISIBLE and Mark.FIRST_VISIBLE not in marks):
             answer.first_arrivals.append(arrival)
+        if Mark.FIRST_TOKEN not in marks:
+            self._connection.batch(BATCH_SECONDS)
         self._tape.mark(Mark.FIRST_TOKEN, arrival.at_ns)
         if kind in VISIBLE:
             self._tape.mark(Mark.FIRST_VISIBLE, arrival.at_ns)
@@ -451,6 +460,7 @@ class _Run:
         with suppress(Exception):
             async with asyncio.timeout(ERROR_BODY_SECONDS):
                 await self._collect(response, body)
+        self._answer.error_body = bytes(body)
         kind, text = failures.classify_status(response.status, self._answer.headers, bytes(body), self._dialect.name)
         self.fail(kind, text, Phase.WAIT)  # the answer was a refusal: generating never began
 
@@ -547,6 +557,7 @@ class _Run:
             finish_reason=self._clean(seen.finish_reason, 100),
             http=self._http_facts(connection),
             server={**header_timings(answer.headers), **seen.server},
+            service=self._service_facts(),
             tcp=self._tcp,
             clock_source=verdict.clock_source,
             validity=verdict.doubts,
@@ -555,20 +566,32 @@ class _Run:
             reads=tape.reads,
         )
 
+    def _service_facts(self) -> ServiceFacts:
+        answer = self._answer
+        told = facts.service_facts(answer.headers, self._decoder.seen.facts, self._clock.now(), answer.error_body)
+        return replace(
+            told,
+            limits=tuple(replace(limit, name=self._clean(limit.name, 60) or "") for limit in told.limits),
+            version=self._clean(told.version, 200),
+            region=self._clean(told.region, 200),
+            upstream=self._clean(told.upstream, 200),
+            tier=self._clean(told.tier, 200),
+        )
+
     def _http_facts(self, connection: Connection | None) -> HttpFacts:
         answer, seen = self._answer, self._decoder.seen
-        facts = HttpFacts(
+        told = HttpFacts(
             status=answer.status,
             version=answer.http_version,
             edge=self._clean(edge_of(answer.headers), 16),
-            request_id=self._clean(_request_id(answer.headers), 128),
+            request_id=self._clean(facts.request_id(answer.headers, seen.facts), 128),
             served_model=self._clean(seen.model, 200),
             content_encoding=self._clean(answer.headers.get("content-encoding"), 40),
         )
         if connection is None:
-            return facts
+            return told
         return replace(
-            facts,
+            told,
             remote=None if connection.proxied else connection.remote,
             family=None if connection.proxied else connection.family,
             tls_version=connection.tls_version,
@@ -593,13 +616,6 @@ def _secrets(series: Series) -> list[Secret]:
     signing = [aws.access_key_id, aws.secret_access_key, aws.session_token] if aws else []
     candidates = [series.target.api_key, *signing, *series.target.headers.values()]
     return [value for value in candidates if isinstance(value, Secret)]
-
-
-def _request_id(headers: dict[str, str]) -> str | None:
-    for name in ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"):
-        if headers.get(name):
-            return headers[name]
-    return None
 
 
 async def _warm_up(prober: Prober) -> None:
