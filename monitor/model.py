@@ -206,6 +206,16 @@ class ColdStartRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a million tokens cost."""
+
+    input: float
+    output: float  # reasoning included
+    cached: float | None = None  # of input that a prompt cache served; None: as other input
+    currency: str = "USD"  # a label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is probed: one model behind one endpoint."""
 
@@ -225,6 +235,7 @@ class Target:
     auth_header: str | None = None  # the header that takes the key; None: the dialect's own; "authorization": as bearer
     cap_field: str | None = None  # what chat completions call the output cap there; None: max_tokens
     aws: AwsCredentials | None = None
+    price: Price | None = None
     cold_start: ColdStartRule = field(default_factory=ColdStartRule)
 
 
@@ -359,6 +370,7 @@ class Attempt:
     loop_lag_seconds: float = 0.0  # the worst seen during the attempt
     coalesced_reads: int = 0
     reads: int = 0
+    cost: float | None = None  # in the currency of the target's price; None: nothing was asked, or there is no price
 
     @property
     def valid(self) -> bool:

@@ -7,8 +7,6 @@ exception. It keeps one lane per series that reuses its connection, and opens a 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 import zlib
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -18,8 +16,10 @@ from monitor.agent import facts, failures, validity
 from monitor.agent.arrivals import Arrival, edge_of, stamping
 from monitor.agent.checks import Answer, judged
 from monitor.agent.connection import COALESCED_ABOVE_NS, Connection, Tape
-from monitor.agent.dialects import DIALECTS, Decoder, Dialect, RequestParts, header_timings
+from monitor.agent.dialects import DIALECTS, Decoder, Dialect, header_timings
 from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
+from monitor.agent.pricing import priced
+from monitor.agent.question import Question, Rehearsal, UnsendableHeader, rehearse, secrets_of
 from monitor.agent.transport import Lane, Response, Roads
 from monitor.agent.unpacking import PIECE_BYTES, UnknownEncoding, unpacker
 from monitor.clock import NS, Clock
@@ -33,7 +33,6 @@ from monitor.model import (
     Outcome,
     Probe,
     Purpose,
-    Secret,
     Series,
     ServiceFacts,
     Slot,
@@ -66,16 +65,6 @@ class BodyTooLarge(Exception):
     """The body passed its bound."""
 
 
-class UnsendableHeader(Exception):
-    """A request header holds what HTTP cannot carry; its value is not shown."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(
-            f"the request header {name!r} holds a character that HTTP does not allow"
-            " (a line break, a blank at its end or a typographic quote in the key?)"
-        )
-
-
 class Prober:
     """Sends attempts and records them. Make it in the loop that it is used in; `start` before, `close` after."""
 
@@ -105,7 +94,7 @@ class Prober:
         await self._roads.turn()
         try:  # before the clock starts: certificates are read, the request is written and signed
             lane = await self._lane(series)
-            question = _Question.to(series, self._clock)
+            question = Question.to(series, self._clock)
         except Exception as error:  # noqa: BLE001  # whatever it is, the slot gets its record
             run = _Run(self._clock, series, self._machine, None)
             run.fail(*_unaskable(error))
@@ -118,7 +107,11 @@ class Prober:
                 await self._drop(series, lane)
         attempt = run.record(slot, try_number, purpose, warm=self._warm)
         self._warm = True
-        return await judged(attempt, series.probe.checks, run.words, _secrets(series))
+        return priced(await judged(attempt, series.probe.checks, run.words, secrets_of(series)), series)
+
+    def rehearse(self, series: Series) -> Rehearsal:
+        """The request that an attempt would send, with every secret masked. Sends nothing."""
+        return rehearse(series, self._clock, self._roads.headers)
 
     async def _lane(self, series: Series) -> Lane:
         if series.probe.connection is ConnectionPolicy.FRESH:
@@ -251,38 +244,6 @@ class _Answer:
     uncertain: set[int] = field(default_factory=set)  # `at_ns` of reads that hold a token with something behind it
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """The request as it goes on the wire, written and signed before any time counts."""
-
-    url: str
-    headers: dict[str, str]  # with the secrets revealed: never shown
-    body: bytes
-    parts: RequestParts
-
-    @classmethod
-    def to(cls, series: Series, clock: Clock) -> _Question:
-        """Raises UnsendableHeader, ValueError on a URL that is none."""
-        parts = DIALECTS[series.target.dialect].request(series.target, series.probe, _prompt(series))
-        body = json.dumps(parts.body).encode()
-        return cls(parts.url, _headers(parts, "POST", parts.url, body, clock), body, parts)
-
-    def headers_for(self, method: str, url: str, body: bytes, clock: Clock) -> dict[str, str]:
-        """The headers of another request with the same key."""
-        return _headers(self.parts, method, url, body, clock)
-
-
-def _headers(parts: RequestParts, method: str, url: str, body: bytes, clock: Clock) -> dict[str, str]:
-    signed = parts.sign(method, url, body, clock.now()) if parts.sign else {}
-    return {name: _sendable(name, _reveal(value)) for name, value in {**parts.headers, **signed}.items()}
-
-
-def _sendable(name: str, value: str) -> str:
-    if not value.isascii() or not value.isprintable() or value != value.strip():
-        raise UnsendableHeader(name)
-    return value
-
-
 def _unaskable(error: Exception) -> tuple[FailureKind, str]:
     """Why a request could not even be written: a mistake of our own."""
     if isinstance(error, UnsendableHeader):
@@ -298,9 +259,7 @@ def _unaskable(error: Exception) -> tuple[FailureKind, str]:
 class _Run:
     """The state of one attempt while it is under way."""
 
-    def __init__(
-        self, clock: Clock, series: Series, machine: validity.Machine, question: _Question | None
-    ) -> None:
+    def __init__(self, clock: Clock, series: Series, machine: validity.Machine, question: Question | None) -> None:
         self._clock = clock
         self._series = series
         self._machine = machine
@@ -350,7 +309,7 @@ class _Run:
             lane,
             "POST",
             question.url,
-            {**question.headers, "content-type": "application/json"},
+            question.headers,
             question.body,
             min(series.probe.connect_timeout_seconds, series.probe.deadline_seconds),
         )
@@ -370,7 +329,7 @@ class _Run:
             await self._control(roads, lane)
 
     @property
-    def _question(self) -> _Question:
+    def _question(self) -> Question:
         assert self._asked is not None
         return self._asked
 
@@ -509,11 +468,11 @@ class _Run:
         """Keep what went wrong, scrubbed; the first failure is the cause, later ones its echo."""
         if self.failure is None:
             phase = phase or self._timeline().reached()
-            self.failure = Failure(kind=kind, phase=phase, text=failures.scrub(text, _secrets(self._series)))
+            self.failure = Failure(kind=kind, phase=phase, text=failures.scrub(text, secrets_of(self._series)))
 
     def _clean(self, told: str | None, limit: int) -> str | None:
         """A name that the server told, as it may be kept: careless servers echo keys."""
-        return failures.without_secrets(told, _secrets(self._series))[:limit] if told else None
+        return failures.without_secrets(told, secrets_of(self._series))[:limit] if told else None
 
     def _judge(self) -> None:
         ending = failures.Ending.of(self._decoder, self._answer.headers.get("content-type", ""))
@@ -600,22 +559,6 @@ class _Run:
             proxied=connection.proxied,
             certificate_expires_at=connection.certificate_expires_at,
         )
-
-
-def _prompt(series: Series) -> str:
-    """The probe's prompt, behind a unique prefix that no prompt cache has seen."""
-    return f"[{secrets.token_hex(6)}] {series.probe.prompt}" if series.probe.nonce else series.probe.prompt
-
-
-def _reveal(value: str | Secret) -> str:
-    return value.reveal() if isinstance(value, Secret) else value
-
-
-def _secrets(series: Series) -> list[Secret]:
-    aws = series.target.aws
-    signing = [aws.access_key_id, aws.secret_access_key, aws.session_token] if aws else []
-    candidates = [series.target.api_key, *signing, *series.target.headers.values()]
-    return [value for value in candidates if isinstance(value, Secret)]
 
 
 async def _warm_up(prober: Prober) -> None:

@@ -336,6 +336,13 @@ class Roads:
             self._contexts[key] = trusting(ca_file)
         return self._contexts[key]
 
+    def headers(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+    ) -> list[tuple[str, str]]:
+        """All headers with which a request would go out, in the order of the wire. Sends nothing."""
+        request = self._client.build_request(method, url, headers=dict(headers), content=content)
+        return [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in request.headers.raw]
+
     async def send(
         self,
         tape: Tape,

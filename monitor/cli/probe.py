@@ -19,6 +19,7 @@ from monitor import wire
 from monitor.agent.arrivals import WatchedLoop
 from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
+from monitor.cli import dry_run as dry
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
 from monitor.config import load
@@ -81,10 +82,15 @@ def probe(
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust besides the system's.")] = None,
     proxy: Annotated[str | None, typer.Option(help="http://host:port of an HTTP CONNECT proxy.")] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many attempts, one after the other.")] = 1,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the request with secrets masked and its price; send nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     user_clock: Annotated[bool, typer.Option(help="Do without the kernel's arrival stamps.")] = False,
 ) -> None:
     """Ask once, now, and show where the time went.
+
+    With --dry-run: show what would be asked, and ask nothing.
 
     Exit code 0: every attempt succeeded; 1: one failed; 2: bad usage or configuration.
     """
@@ -117,6 +123,9 @@ def probe(
         chosen = [Series(vantage=Vantage(name=vantage or "here", proxy=proxy), target=asked, probe=ad_hoc)]
     else:
         chosen = _from_file(config, target, name, vantage)
+    if dry_run:
+        dry.show(chosen, as_json=as_json)
+        return
     show = _print_json if as_json else _print_waterfall
     try:
         with asyncio.Runner(loop_factory=WatchedLoop) as runner:

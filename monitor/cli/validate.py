@@ -126,7 +126,7 @@ def _marked(name: str, simulated: bool) -> str:
 def _use_table(config: Config) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="What it may use in a day", title_justify="left", pad_edge=False)
     table.add_column("target")
-    for name in ("slots/h", "output tokens, at most", "prompt tokens, about"):
+    for name in ("slots/h", "output tokens, at most", "prompt tokens, about", f"{config.prices.currency}, at most"):
         table.add_column(name, justify="right")
     for use in plan.uses(config):
         table.add_row(
@@ -134,5 +134,6 @@ def _use_table(config: Config) -> Table:
             f"{use.slots_per_hour:,.0f}",
             f"{use.output_tokens_per_day:,}",
             f"{use.prompt_tokens_per_day:,}",
+            "no price" if use.cost_per_day is None else f"{use.cost_per_day:,.2f}",
         )
     return table

@@ -44,7 +44,7 @@ def waterfall(attempt: Attempt, series: Series) -> RenderableType:
     parts: list[RenderableType] = [_heading(attempt, series)]
     if attempt.timeline.marks:
         parts.append(_bars(attempt))
-    parts += [Text("  ").append(line) for line in _facts(attempt)]
+    parts += [Text("  ").append(line) for line in _facts(attempt, series)]
     if attempt.failure is not None:
         parts.append(Text(f"  {attempt.failure.text}", style="red"))
         parts.append(Text(f"  What to do: {ADVICE[attempt.failure.kind]}"))
@@ -112,8 +112,14 @@ def _point(table: Table, name: str, at: int | None, span: int, words: str) -> No
         table.add_row(name, Text(" " * place + "▲", style="bold"), duration(at / NS), words)
 
 
-def _facts(attempt: Attempt) -> list[str]:
-    facts = [_token_facts(attempt), _gap_facts(attempt), _road_facts(attempt), _server_facts(attempt)]
+def _facts(attempt: Attempt, series: Series) -> list[str]:
+    facts = [
+        _token_facts(attempt),
+        _cost_facts(attempt, series),
+        _gap_facts(attempt),
+        _road_facts(attempt),
+        _server_facts(attempt),
+    ]
     doubts = "; ".join(DOUBT_WORDS[doubt] for doubt in attempt.validity)
     clock = f"{attempt.clock_source.value} clock" if attempt.clock_source else "nothing received"
     facts.append(f"measured by: {clock}{'' if attempt.valid else ', NOT VALID'}{': ' + doubts if doubts else ''}")
@@ -134,6 +140,11 @@ def _token_facts(attempt: Attempt) -> str:
         parts.append(f"{(output - 1) * NS / generating:.0f} tokens/s")
     parts += [f"finish: {attempt.finish_reason}"] if attempt.finish_reason else []
     return " · ".join(parts)
+
+
+def _cost_facts(attempt: Attempt, series: Series) -> str:
+    price = series.target.price
+    return "" if attempt.cost is None or price is None else f"cost: {money(attempt.cost, price.currency)}"
 
 
 def _gap_facts(attempt: Attempt) -> str:
@@ -168,6 +179,14 @@ def _server_facts(attempt: Attempt) -> str:
     if not attempt.server:
         return ""
     return "server says: " + ", ".join(f"{key} {duration(value)}" for key, value in sorted(attempt.server.items()))
+
+
+def money(amount: float, currency: str) -> str:
+    """An amount with two telling digits at least: 0.000012 USD, 1.25 USD."""
+    digits = 2
+    while 0 < amount < 10 ** (1 - digits) and digits < 12:
+        digits += 1
+    return f"{amount:.{digits}f} {currency}"
 
 
 def duration(seconds: float | None) -> str:

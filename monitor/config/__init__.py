@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from monitor.config.loading import load, loads
 from monitor.config.mistake import InvalidConfig, Mistake
-from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
+from monitor.config.types import Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
 from monitor.model import ConfigError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Limits",
     "Log",
     "Mistake",
+    "Prices",
     "Spool",
     "Storage",
     "Web",

@@ -155,11 +155,20 @@ def _check_sections(notes: Notes, file: File) -> None:
         found = f"{storage.value.rollup_days}, fewer than raw_days ({storage.value.raw_days})"
         line = storage.at("rollup_days" if "rollup_days" in storage.lines else "raw_days")
         notes.wrong(line, "storage.rollup_days", found, f"at least {storage.value.raw_days}")
+    _check_keys(notes, file.sections["prices"], "prices", "per_target", file.targets)
     providers = {entry.value.provider for entry in file.targets.values() if entry.value.provider}
     for name in limits.value.per_provider:
         if providers and name not in providers:
             found = f"{quoted(name)}, which no target has as its provider{did_you_mean(name, providers)}"
             notes.wrong(limits.at("per_provider"), f"limits.per_provider.{name}", found, listed(sorted(providers)))
+
+
+def _check_keys(notes: Notes, section: Entry[Any], path: str, key: str, targets: Mapping[str, object]) -> None:
+    """Names of targets as keys of a section's mapping."""
+    for name in getattr(section.value, key):
+        if targets and name not in targets:
+            found = f"{quoted(name)}, which is no target{did_you_mean(name, targets)}"
+            notes.wrong(section.at(key), f"{path}.{key}.{name}", found, listed(list(targets)))
 
 
 def _check_use(notes: Notes, file: File) -> None:

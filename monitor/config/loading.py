@@ -15,9 +15,18 @@ from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
 from monitor.config.reading import Entry, Reader, describe
-from monitor.config.shape import ChecksKeys, PlaceKeys, ProbeKeys, StorageKeys, TargetKeys, VantageKeys
-from monitor.config.types import Config, FrozenDict, Limits, Log, Spool, Storage, Web
-from monitor.model import AwsCredentials, Checks, DialectName, Place, Probe, Secret, Target, Vantage
+from monitor.config.shape import (
+    ChecksKeys,
+    PlaceKeys,
+    PriceKeys,
+    PricesKeys,
+    ProbeKeys,
+    StorageKeys,
+    TargetKeys,
+    VantageKeys,
+)
+from monitor.config.types import Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
+from monitor.model import AwsCredentials, Checks, DialectName, Place, Price, Probe, Secret, Target, Vantage
 
 T = TypeVar("T")
 
@@ -93,7 +102,8 @@ class _Loading:
         if not vantages:
             vantages = {"local": Entry("vantages.local", 1, VantageKeys())}
         sections = {name: self.section(name, form) for name, form in shape.SECTIONS.items()}
-        built_targets = {name: self.target(name, entry) for name, entry in targets.items()}
+        prices = _prices(sections["prices"].value)
+        built_targets = {name: self.target(name, entry, prices) for name, entry in targets.items()}
         storage = self.storage(sections["storage"])
         checks.check(self.notes, checks.File(vantages, targets, probes, sections))
         if self.notes.mistakes:
@@ -109,6 +119,7 @@ class _Loading:
                 max_concurrent=sections["limits"].value.max_concurrent,
                 per_provider=sections["limits"].value.per_provider,
             ),
+            prices=prices,
             log=Log(level=sections["log"].value.level, format=sections["log"].value.format),
             chosen_vantage=self.notes.environ.get("FIRSTTOKEN_VANTAGE") or None,
             path=self.notes.file,
@@ -149,7 +160,7 @@ class _Loading:
     def section(self, name: str, form: type[Any]) -> Entry[Any]:
         return Reader(self.notes).entry(form, self.keys.get(name), name, self.lines.get(name, 1))
 
-    def target(self, name: str, entry: Entry[TargetKeys]) -> Target:
+    def target(self, name: str, entry: Entry[TargetKeys], prices: Prices) -> Target:
         written = entry.value
         return Target(
             name=name,
@@ -165,6 +176,7 @@ class _Loading:
             address_family=written.address_family,
             ca_file=self.ca_file(entry),
             simulated=written.simulated,
+            price=prices.of(name, written.model),
             auth_header=written.auth_header,
             cap_field=written.cap_field,
             aws=_aws(written),
@@ -233,6 +245,17 @@ class _Loading:
         else:
             directory = _state_directory(self.notes.environ)
         return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)
+
+
+def _prices(written: PricesKeys) -> Prices:
+    def table(prices: Map[str, PriceKeys]) -> FrozenDict[str, Price]:
+        return FrozenDict({name: _price(price, written.currency) for name, price in prices.items()})
+
+    return Prices(currency=written.currency, per_model=table(written.per_model), per_target=table(written.per_target))
+
+
+def _price(written: PriceKeys, currency: str) -> Price:
+    return Price(input=written.input, output=written.output, cached=written.cached, currency=currency)
 
 
 def _state_directory(environ: Map[str, str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monitor.config.types import Config
-from monitor.model import Probe, Series
+from monitor.model import Probe, Series, Target
 
 DAY_SECONDS = 86_400
+MILLION = 1_000_000
 BYTES_A_TOKEN = 4
 PROMPT_OVERHEAD_TOKENS = 40
 """Nonce, roles and the model's chat template: a round figure."""
@@ -21,6 +22,7 @@ class TargetUse:
     slots_per_hour: float
     output_tokens_per_day: int  # a hard upper bound: the cap of every probe
     prompt_tokens_per_day: int  # an estimate from the length of the prompt
+    cost_per_day: float | None  # of all of these, in the currency of `prices`; None without a price
 
 
 def all_series(config: Config) -> list[Series]:
@@ -38,7 +40,7 @@ def uses(config: Config) -> list[TargetUse]:
     probes: dict[str, list[Probe]] = {name: [] for name in config.targets}
     for series in all_series(config):
         probes[series.target.name].append(series.probe)
-    return [_use(name, asked) for name, asked in probes.items() if asked]
+    return [_use(config.targets[name], asked) for name, asked in probes.items() if asked]
 
 
 def prompt_tokens(probe: Probe) -> int:
@@ -46,11 +48,15 @@ def prompt_tokens(probe: Probe) -> int:
     return len(probe.prompt.encode()) // BYTES_A_TOKEN + PROMPT_OVERHEAD_TOKENS
 
 
-def _use(target: str, probes: list[Probe]) -> TargetUse:
+def _use(target: Target, probes: list[Probe]) -> TargetUse:
     slots = [(probe, DAY_SECONDS / probe.interval_seconds) for probe in probes]
+    output = round(sum(count * probe.max_output_tokens for probe, count in slots))
+    prompt = round(sum(count * prompt_tokens(probe) for probe, count in slots))
+    price = target.price
     return TargetUse(
-        target=target,
+        target=target.name,
         slots_per_hour=sum(slots_per_hour(probe) for probe in probes),
-        output_tokens_per_day=round(sum(count * probe.max_output_tokens for probe, count in slots)),
-        prompt_tokens_per_day=round(sum(count * prompt_tokens(probe) for probe, count in slots)),
+        output_tokens_per_day=output,
+        prompt_tokens_per_day=prompt,
+        cost_per_day=None if price is None else (prompt * price.input + output * price.output) / MILLION,
     )

@@ -153,7 +153,7 @@ class Reader:
             line = node.lines[name]
             with suppress(Bad):
                 self.parsed(form.key, name, name, path, line)
-                found[name] = self.scalar(form.value, child, f"{path}.{name}", line)
+                found[name] = self.value(form.value, child, f"{path}.{name}", line)
         return FrozenDict(found)
 
     def headers(self, node: Mapping, path: str, line: int) -> FrozenDict[str, str | Secret]:

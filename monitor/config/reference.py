@@ -112,8 +112,7 @@ def _form_schema(form: Form) -> Mapping[str, object]:
     if isinstance(form, ListOf):
         return {"type": "array", "items": _or_reference(form.item.schema), "minItems": 1, "uniqueItems": True}
     if isinstance(form, MapOf):
-        names = {"pattern": kinds.NAME_PATTERN}
-        return {"type": "object", "propertyNames": names, "additionalProperties": _or_reference(form.value.schema)}
+        return {"type": "object", "propertyNames": form.key.schema, "additionalProperties": _form_schema(form.value)}
     if isinstance(form, Headers):
         return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
     if isinstance(form, Either):

@@ -29,7 +29,7 @@ class ListOf:
 @dataclass(frozen=True, slots=True)
 class MapOf:
     key: Kind[str]
-    value: Kind[Any]
+    value: Kind[Any] | Section | Either
     allowed: str
 
 
@@ -296,6 +296,36 @@ class LimitsKeys:
     )
 
 
+_PRICE = kinds.number(0, 100_000, "a price")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceKeys:
+    input: float = key(_PRICE, "Of a million prompt tokens.", required=True)
+    output: float = key(_PRICE, "Of a million generated tokens, reasoning included.", required=True)
+    cached: float | None = key(_PRICE, "Of a million prompt tokens that the provider's cache served.", shown="`input`")
+
+
+_PRICE_TABLE = Section(PriceKeys, "a mapping such as {input: 0.4, output: 1.6}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricesKeys:
+    currency: str = key(kinds.text(12), "What all prices are in; a label.", "USD")
+    per_model: Mapping[str, PriceKeys] = key(
+        MapOf(kinds.text(200), _PRICE_TABLE, "a mapping of models to prices, see below"),
+        "Prices of models, by the name that targets have in `model`.",
+        FrozenDict(),
+        shown="none",
+    )
+    per_target: Mapping[str, PriceKeys] = key(
+        MapOf(kinds.NAME, _PRICE_TABLE, "a mapping of targets to prices, see below"),
+        "Prices of single targets; they win over their model's. A model of your own is free: `{input: 0, output: 0}`.",
+        FrozenDict(),
+        shown="none",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKeys:
     level: str = key(kinds.choice("debug", "info", "warning", "error"), "Least severe lines that are written.", "info")
@@ -304,13 +334,14 @@ class LogKeys:
 
 NAMED: Mapping[str, type[Any]] = {"vantages": VantageKeys, "targets": TargetKeys, "probes": ProbeKeys}
 """Top-level mappings of names to entries."""
-NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys}
+NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys, "price": PriceKeys}
 """Mappings inside these that have a table of their own in the reference."""
 SECTIONS: Mapping[str, type[Any]] = {
     "storage": StorageKeys,
     "spool": SpoolKeys,
     "web": WebKeys,
     "limits": LimitsKeys,
+    "prices": PricesKeys,
     "log": LogKeys,
 }
 """Top-level mappings of keys to values."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Never, TypeVar
 
 from monitor.config.mistake import Mistake, did_you_mean, listed
-from monitor.model import ConfigError, Probe, Secret, Series, Target, Vantage
+from monitor.model import ConfigError, Price, Probe, Secret, Series, Target, Vantage
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -57,6 +57,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What tokens cost; each target carries its own price."""
+
+    currency: str = "USD"
+    per_model: Mapping[str, Price] = field(default_factory=FrozenDict)
+    per_target: Mapping[str, Price] = field(default_factory=FrozenDict)
+
+    def of(self, target: str, model: str) -> Price | None:
+        """The price of a target, None when there is none."""
+        return self.per_target.get(target) or self.per_model.get(model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: str = "info"  # debug, info, warning, error
     format: str = "text"  # text, json
@@ -73,6 +86,7 @@ class Config:
     spool: Spool = field(default_factory=Spool)
     web: Web = field(default_factory=Web)
     limits: Limits = field(default_factory=Limits)
+    prices: Prices = field(default_factory=Prices)
     log: Log = field(default_factory=Log)
     chosen_vantage: str | None = field(default=None, compare=False)  # FIRSTTOKEN_VANTAGE of the environment
     path: str | None = field(default=None, compare=False)

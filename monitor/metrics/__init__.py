@@ -102,7 +102,7 @@ class Metrics:
             elif attempt.outcome is Outcome.MISSED:
                 families.missed.labels(*values, attempt.missed or MissReason.LATE).inc()
             else:
-                count(families, attempt, values)
+                count(families, attempt, values, series.target.price)
 
     def count_undeclared(self) -> None:
         """One attempt was stored whose series is not configured here, so that nobody has its labels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Histogram
 
 from monitor.metrics.families import Families
-from monitor.model import Attempt, FailureKind, Outcome
+from monitor.model import Attempt, FailureKind, Outcome, Price
 from monitor.timeline import NS, Mark, Phase
 
 LINE_PHASES = (Phase.RESOLVE, Phase.CONNECT, Phase.TLS)
@@ -15,9 +15,11 @@ MINIMUM_STREAM_SECONDS = 0.001
 """A first and a last token closer than this came in one arrival: they tell nothing about the speed of generation."""
 
 
-def count(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
+def count(families: Families, attempt: Attempt, values: tuple[str, ...], price: Price | None = None) -> None:
     """Count an attempt that was made and tells of now; `values` are those of its series' labels."""
     _count_tokens(families, attempt, values)
+    if attempt.cost is not None and price is not None:
+        families.spend.labels(*values, price.currency).inc(attempt.cost)
     if attempt.try_number:
         families.confirming.labels(*values).inc()
         return

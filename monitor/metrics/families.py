@@ -76,6 +76,8 @@ class Families:
         for family, *more in self._zeroes():
             family.labels(*values, *more)
         self.series_info.labels(*values, "true" if series.simulated else "false").set(1)
+        if series.target.price is not None:
+            self.spend.labels(*values, series.target.price.currency)
         self.interval.labels(*values).set(series.probe.interval_seconds)
 
     def forget(self, series: Series) -> None:
@@ -120,6 +122,7 @@ class Families:
         self.late = self._counter("late_attempts", "Attempts that arrived too late to tell of now.")
         self.confirming = self._counter("confirming_attempts", "Second tries sent at once after a slow first token.")
         self.tokens = self._counter("tokens", "Tokens paid for, as the provider reports them.", "direction")
+        self.spend = self._counter("spend", "Money for tokens, by the price table.", "currency")
         self.stalls = self._counter("stalls", "Pauses of a second or more between tokens of successful answers.")
         self.retransmits = self._counter("tcp_retransmits", "TCP segments that we sent again on fresh connections.")
 

@@ -95,6 +95,7 @@ def _attempt(f: _Fields) -> Attempt:
         loop_lag_seconds=f.maybe("loop_lag_seconds", f.number) or 0.0,
         coalesced_reads=f.maybe("coalesced_reads", f.count) or 0,
         reads=f.maybe("reads", f.count) or 0,
+        cost=f.maybe("cost", f.number),
     )
 
 

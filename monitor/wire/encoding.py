@@ -85,6 +85,7 @@ def document(a: Attempt) -> dict[str, object]:
     _put(body, "missed", a.missed)
     _put(body, "finish_reason", _short(a.finish_reason))
     _put(body, "clock_source", a.clock_source)
+    _put(body, "cost", finite(a.cost))
     _put(body, "loop_lag_seconds", finite(a.loop_lag_seconds) or None)
     for key in ("token_events", "coalesced_reads", "reads"):
         _put(body, key, _int64(getattr(a, key)) or None)

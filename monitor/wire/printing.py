@@ -57,6 +57,8 @@ def report(attempt: Attempt, series: Series) -> dict[str, object]:
         "loop_lag_seconds": finite(a.loop_lag_seconds),
         "coalesced_reads": a.coalesced_reads,
         "reads": a.reads,
+        "cost": finite(a.cost),
+        "currency": None if series.target.price is None else series.target.price.currency,
     }
 
 

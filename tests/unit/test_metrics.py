@@ -25,6 +25,7 @@ from monitor.model import (
     MissReason,
     Outcome,
     Place,
+    Price,
     Probe,
     Purpose,
     Series,
@@ -280,6 +281,30 @@ def test_a_series_stays_within_its_budget(metrics: Metrics) -> None:
     metrics.observe(replace(SUCCESS, http=expires, timeline=control), SERIES, late=False)
     unusual = sum(1 for (name, labels) in samples(metrics) if name == "failures_total") - len(FailureKind)
     assert len(samples(metrics)) - unusual <= SERIES_BUDGET
+
+
+def test_spend_begins_at_zero_and_counts_every_try() -> None:
+    """Money is a counter in the price's currency; confirming tries cost too, targets without a price have no series."""
+    priced = replace(SERIES, target=replace(SERIES.target, price=Price(input=1.0, output=2.0, currency="EUR")))
+    metrics = Metrics(ManualClock(AT))
+    metrics.declare(priced)
+    assert value(metrics, "spend_total", currency="EUR") == 0
+    metrics.observe(replace(SUCCESS, cost=0.25), priced, late=False)
+    metrics.observe(replace(SUCCESS, cost=0.5, try_number=1), priced, late=False)
+    metrics.observe(replace(FAILED, cost=0.125), priced, late=False)
+    assert value(metrics, "spend_total", currency="EUR") == pytest.approx(0.875)
+    metrics.declare(SERIES)
+    metrics.forget(SERIES)
+    assert value(metrics, "spend_total", currency="EUR") is None
+
+
+def test_an_answer_that_fails_a_check_keeps_its_times(metrics: Metrics) -> None:
+    """It counts as failed, and its TTFT in the histogram: a slow target must not look fast through what passes."""
+    failure = Failure(kind=FailureKind.CHECK_FAILED, phase=Phase.GENERATE, text="check max_ttft")
+    metrics.observe(replace(SUCCESS, outcome=Outcome.FAILED, failure=failure), SERIES, late=False)
+    assert value(metrics, "ttft_seconds_count") == 1
+    assert value(metrics, "attempts_total", outcome="failed") == 1
+    assert value(metrics, "last_attempt_success") == 0
 
 
 def test_no_text_of_an_attempt_reaches_a_label(metrics: Metrics) -> None:

@@ -97,6 +97,7 @@ attempts = st.builds(
     loop_lag_seconds=finite,
     coalesced_reads=counts,
     reads=counts,
+    cost=maybe | finite,
 )
 
 
@@ -121,6 +122,7 @@ def test_every_field_of_an_attempt_travels() -> None:
         *("vantage", "target", "probe", "probe_version", "scheduled_at", "try_number", "purpose", "started_at"),
         *("outcome", "failure", "missed", "timeline", "gaps", "tokens", "token_events", "finish_reason", "http"),
         *("server", "tcp", "clock_source", "validity", "loop_lag_seconds", "coalesced_reads", "reads"),
+        "cost",
     }
     assert {field.name for field in fields(Gaps)} == {"p50", "p95", "max", "stalls", "burst_share"}
 
