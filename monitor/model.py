@@ -333,6 +333,28 @@ class HttpFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """One thing that the provider counts, as its headers tell."""
+
+    name: str  # as the header has it: requests, tokens, input-tokens, req-10-second ...
+    limit: float | None = None
+    remaining: float | None = None
+    reset_seconds: float | None = None  # from the answer on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceFacts:
+    """What the provider says about limits, version, place and origin of its answer; absent where it says nothing."""
+
+    limits: tuple[RateLimit, ...] = ()
+    retry_after_seconds: float | None = None
+    version: str | None = None  # of the backend: system_fingerprint and its kin
+    region: str | None = None  # where it was served, as the provider spells it
+    upstream: str | None = None  # whom a router asked
+    tier: str | None = None  # capacity class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TcpFacts:
     """From TCP_INFO of the attempt's socket, at its end; seconds."""
 
@@ -364,6 +386,7 @@ class Attempt:
     finish_reason: str | None = None  # as the provider spells it
     http: HttpFacts = field(default_factory=HttpFacts)
     server: Mapping[str, float] = field(default_factory=dict)  # reported timings, seconds
+    service: ServiceFacts = field(default_factory=ServiceFacts)
     tcp: TcpFacts = field(default_factory=TcpFacts)
     clock_source: ClockSource | None = None  # None: nothing was received
     validity: tuple[Doubt, ...] = ()

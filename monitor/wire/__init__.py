@@ -8,7 +8,7 @@ does not know is refused too: guessing at a failure or a doubt would change what
 
 from __future__ import annotations
 
-from monitor.wire.decoding import decode
+from monitor.wire.decoding import decode, read_service
 from monitor.wire.encoding import MAJOR, MAX_BYTES, MINOR, WireError, document, dumps, encode, fingerprint, rfc3339
 from monitor.wire.printing import report
 
@@ -22,6 +22,7 @@ __all__ = [
     "dumps",
     "encode",
     "fingerprint",
+    "read_service",
     "report",
     "rfc3339",
 ]

@@ -19,6 +19,8 @@ from monitor.model import (
     MissReason,
     Outcome,
     Purpose,
+    RateLimit,
+    ServiceFacts,
     TcpFacts,
     Tokens,
 )
@@ -26,13 +28,16 @@ from monitor.timeline import Gaps, Mark, Phase, Timeline
 from monitor.wire.encoding import (
     HTTP_TEXTS,
     INT64,
+    LIMIT_NUMBERS,
     MAJOR,
     MAX_BYTES,
+    MAX_LIMITS,
     MAX_NAME,
     MAX_SERVER_TIMINGS,
     MAX_TEXT,
     MAX_TIMING_NAME,
     MINOR,
+    SERVICE_TEXTS,
     TOKENS,
     WireError,
 )
@@ -89,6 +94,7 @@ def _attempt(f: _Fields) -> Attempt:
         finish_reason=f.maybe("finish_reason", f.text),
         http=f.nested("http", _http_facts) or HttpFacts(),
         server=f.nested("server", _Fields.numbers) or {},
+        service=f.nested("service", _service_facts) or ServiceFacts(),
         tcp=f.nested("tcp", _tcp_facts) or TcpFacts(),
         clock_source=f.maybe("clock_source", lambda key: f.member(key, ClockSource)),
         validity=f.maybe("validity", _doubts(f)) or (),
@@ -135,6 +141,23 @@ def _http_facts(f: _Fields) -> HttpFacts:
         certificate_expires_at=f.maybe("certificate_expires_at", f.moment),
         **texts,
     )
+
+
+def read_service(value: object) -> ServiceFacts:
+    """What `encoding.service` wrote, read back; raises WireError, which names the field, for anything else."""
+    return _service_facts(_Fields(value, "service."))
+
+
+def _service_facts(f: _Fields) -> ServiceFacts:
+    return ServiceFacts(
+        limits=tuple(_limit(each) for each in f.rows("limits", MAX_LIMITS)),
+        retry_after_seconds=f.maybe("retry_after_seconds", f.number),
+        **{key: f.maybe(key, f.text) for key in SERVICE_TEXTS},
+    )
+
+
+def _limit(f: _Fields) -> RateLimit:
+    return RateLimit(name=f.text("name", MAX_NAME), **{key: f.maybe(key, f.number) for key in LIMIT_NUMBERS})
 
 
 def _tcp_facts(f: _Fields) -> TcpFacts:
@@ -229,6 +252,12 @@ class _Fields:
             return kinds(self.text(key))
         except ValueError:
             raise self.wrong(key, "one of " + ", ".join(kinds)) from None
+
+    def rows(self, key: str, limit: int) -> list[_Fields]:
+        given = self.data.get(key, [])
+        if not isinstance(given, list) or len(given) > limit:
+            raise self.wrong(key, f"a list of at most {limit} entries")
+        return [_Fields(each, f"{self.path}{key}[{place}].") for place, each in enumerate(given)]
 
     def numbers(self) -> dict[str, float]:
         if len(self.data) > MAX_SERVER_TIMINGS:

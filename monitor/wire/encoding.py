@@ -8,16 +8,17 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from monitor.model import Attempt, HttpFacts, MonitorError, TcpFacts
+from monitor.model import Attempt, HttpFacts, MonitorError, RateLimit, ServiceFacts, TcpFacts
 from monitor.timeline import Gaps
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
 MAX_BYTES = 131_072
 """No encoded attempt is larger; larger input is refused before it is parsed."""
 MAX_NAME = 200
 MAX_TEXT = 500
 MAX_SERVER_TIMINGS = 64
 MAX_TIMING_NAME = 60
+MAX_LIMITS = 64
 INT64 = 2**63
 
 
@@ -92,6 +93,7 @@ def document(a: Attempt) -> dict[str, object]:
     _put(body, "tokens", {key: n for key in TOKENS if (n := _int64(getattr(a.tokens, key))) is not None})
     _put(body, "http", _http(a.http))
     _put(body, "server", timings(a.server))
+    _put(body, "service", service(a.service))
     _put(body, "tcp", _tcp(a.tcp))
     _put(body, "validity", list(a.validity))
     return body
@@ -99,6 +101,8 @@ def document(a: Attempt) -> dict[str, object]:
 
 GAPS = ("p50", "p95", "max", "stalls", "burst_share")
 TOKENS = ("output", "reasoning", "visible", "input", "cached")
+SERVICE_TEXTS = ("version", "region", "upstream", "tier")
+LIMIT_NUMBERS = ("limit", "remaining", "reset_seconds")
 HTTP_TEXTS = (
     "version",
     "remote",
@@ -126,6 +130,21 @@ def _http(http: HttpFacts) -> dict[str, object]:
     if http.certificate_expires_at is not None:
         facts["certificate_expires_at"] = rfc3339(http.certificate_expires_at)
     return facts
+
+
+def service(facts: ServiceFacts) -> dict[str, object]:
+    """Limits, version, place and origin as JSON values; {} when there are none."""
+    told: dict[str, object] = {key: text for key in SERVICE_TEXTS if (text := _short(getattr(facts, key))) is not None}
+    _put(told, "retry_after_seconds", finite(facts.retry_after_seconds))
+    _put(told, "limits", [_limit(limit) for limit in facts.limits[:MAX_LIMITS]])
+    return told
+
+
+def _limit(limit: RateLimit) -> dict[str, object]:
+    told: dict[str, object] = {"name": limit.name[:MAX_NAME]}
+    for key in LIMIT_NUMBERS:
+        _put(told, key, finite(getattr(limit, key)))
+    return told
 
 
 def _tcp(tcp: TcpFacts) -> dict[str, object]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from monitor.model import Attempt, Failure, HttpFacts, Series
+from monitor.edges import place_of
+from monitor.model import Attempt, Failure, HttpFacts, Place, Series, ServiceFacts
 from monitor.timeline import Phase
-from monitor.wire.encoding import HTTP_TEXTS, TOKENS, finite, gap_values, rfc3339, timings
+from monitor.wire.encoding import HTTP_TEXTS, LIMIT_NUMBERS, SERVICE_TEXTS, TOKENS, finite, gap_values, rfc3339, timings
 
 
 def report(attempt: Attempt, series: Series) -> dict[str, object]:
@@ -34,6 +35,7 @@ def report(attempt: Attempt, series: Series) -> dict[str, object]:
         "gaps": gap_values(a.gaps),
         "http": _reported_http(a.http),
         "server": timings(a.server),
+        "service": _reported_service(a.service),
         "tcp": {
             "min_rtt": finite(a.tcp.min_rtt),
             "rtt": finite(a.tcp.rtt),
@@ -68,7 +70,19 @@ def _reported_failure(failure: Failure | None) -> dict[str, str] | None:
     return {"kind": failure.kind.value, "phase": failure.phase.value, "text": failure.text}
 
 
+def _reported_service(facts: ServiceFacts) -> dict[str, object]:
+    limits = [{key: getattr(limit, key) for key in ("name", *LIMIT_NUMBERS)} for limit in facts.limits]
+    told = {key: getattr(facts, key) for key in ("retry_after_seconds", *SERVICE_TEXTS)}
+    return {**told, "limits": limits}
+
+
 def _reported_http(http: HttpFacts) -> dict[str, object]:
     expires = http.certificate_expires_at
     facts: dict[str, object] = {key: getattr(http, key) for key in ("status", *HTTP_TEXTS, "reused", "proxied")}
-    return {**facts, "certificate_expires_at": None if expires is None else rfc3339(expires)}
+    edge = place_of(http.edge) or Place()
+    return {
+        **facts,
+        "edge_city": edge.city,
+        "edge_country": edge.country,
+        "certificate_expires_at": None if expires is None else rfc3339(expires),
+    }

@@ -24,7 +24,9 @@ from monitor.model import (
     Place,
     Probe,
     Purpose,
+    RateLimit,
     Series,
+    ServiceFacts,
     Target,
     TcpFacts,
     Tokens,
@@ -91,6 +93,17 @@ attempts = st.builds(
         served_model=clean,
     ),
     server=st.dictionaries(clean, finite, max_size=10),
+    service=optional_fields(
+        ServiceFacts,
+        limits=st.lists(
+            optional_fields(RateLimit, name=clean, limit=finite, remaining=finite, reset_seconds=finite), max_size=4
+        ).map(lambda limits: tuple(replace(limit, name=limit.name or "requests") for limit in limits)),
+        retry_after_seconds=finite,
+        version=clean,
+        region=clean,
+        upstream=clean,
+        tier=clean,
+    ).map(lambda facts: replace(facts, limits=facts.limits or ())),
     tcp=optional_fields(TcpFacts, min_rtt=finite, rtt=finite, retransmits=int64, out_of_order=int64),
     clock_source=maybe | st.sampled_from(ClockSource),
     validity=st.lists(st.sampled_from(Doubt), unique=True).map(tuple),
@@ -121,10 +134,15 @@ def test_every_field_of_an_attempt_travels() -> None:
     assert {field.name for field in fields(Attempt)} == {
         *("vantage", "target", "probe", "probe_version", "scheduled_at", "try_number", "purpose", "started_at"),
         *("outcome", "failure", "missed", "timeline", "gaps", "tokens", "token_events", "finish_reason", "http"),
-        *("server", "tcp", "clock_source", "validity", "loop_lag_seconds", "coalesced_reads", "reads"),
+        *("server", "service", "tcp", "clock_source", "validity", "loop_lag_seconds", "coalesced_reads", "reads"),
         "cost",
     }
     assert {field.name for field in fields(Gaps)} == {"p50", "p95", "max", "stalls", "burst_share"}
+
+
+def test_an_attempt_of_the_first_version_is_read() -> None:
+    """What an older agent has spooled has no service facts, and loses nothing."""
+    assert wire.decode(changed(wire="1.0")) == PLAIN
 
 
 def test_other_time_zones_become_utc() -> None:
@@ -146,7 +164,7 @@ def test_a_newer_minor_version_is_read() -> None:
     ("data", "message"),
     [
         (changed(wire="2.0"), "wire: the attempt is in format 2.0, this program reads 1.x: upgrade the older"),
-        (changed(wire="x"), "wire: 'x' is no version such as '1.0'"),
+        (changed(wire="x"), "wire: 'x' is no version such as '1.1'"),
         (changed(wire=1), "wire: 1 must be a text"),
         (b"", "an attempt must be JSON in UTF-8"),
         (b"\xff\xfe", "an attempt must be JSON in UTF-8"),
@@ -173,6 +191,9 @@ def test_a_newer_minor_version_is_read() -> None:
         (changed(server={str(n): 1 for n in range(65)}), "server: more than 64 entries"),
         (changed(server={"a": float("nan")}), "an attempt must be JSON"),
         (changed(tcp={"rtt": 10**400}), "tcp.rtt"),
+        (changed(service={"limits": {}}), "service.limits: .* must be a list"),
+        (changed(service={"limits": [{"limit": 1}]}), r"service.limits\[0\].name: is missing"),
+        (changed(service={"region": 7}), "service.region: 7 must be a text"),
         (changed(**{"try": -1}), "try: -1 must be between 0 and 32767"),
         (changed(http={"reused": "yes"}), "http.reused: 'yes' must be true or false"),
     ],
