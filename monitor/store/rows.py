@@ -20,6 +20,7 @@ from monitor.model import (
     MissReason,
     Outcome,
     Purpose,
+    ServiceFacts,
     TcpFacts,
     Tokens,
     stable_id,
@@ -100,6 +101,7 @@ def to_row(attempt: Attempt, received_at: datetime, *, simulated: bool) -> Row:
         "validity": list(attempt.validity),
         "finish_reason": said.get("finish_reason"),
         "server": said.get("server", _NOTHING),
+        "service": said.get("service"),
     }
     return {column: value for column, value in row.items() if value is not None}
 
@@ -129,6 +131,7 @@ def to_attempt(row: Mapping[Any, Any]) -> Attempt:
             **{name: row[column] for column, name in _HTTP.items()},
         ),
         server=row["server"],
+        service=ServiceFacts() if row["service"] is None else wire.read_service(row["service"]),
         tcp=TcpFacts(**{name: row[column] for column, name in _TCP.items()}),
         clock_source=None if row["clock_source"] is None else ClockSource(row["clock_source"]),
         validity=tuple(Doubt(doubt) for doubt in row["validity"]),
