@@ -41,7 +41,7 @@ class Arrival:
     spread_ns: int  # the first segment of it came at most this long before `at_ns`
     lag_ns: int  # from `at_ns` to the read
     stamped: bool  # by the kernel
-    step_ns: int  # how far the wall clock stands from where the socket's opening found it
+    offset_ns: int  # wall minus monotonic, as the stamp was converted with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,6 @@ class ArrivalReader:
         self._clock = clock
         self._kernel = kernel_stamps and enable_kernel_stamps(sock)
         self._polls = running_polls()
-        self._opened_offset_ns = clock.offset_ns()
         self._drained_ns = clock.monotonic_ns()
         self._segments_read: int | None = 0  # None: not known, as more arrived between the read and the count
         self._bytes_read = 0
@@ -170,7 +169,7 @@ class ArrivalReader:
         self._bytes_read += len(data)
         spread = self._spread_ns(at, len(data), stamp is not None)
         self._drained_ns = now
-        return Arrival(data, at, spread, now - at, stamp is not None, offset - self._opened_offset_ns)
+        return Arrival(data, at, spread, now - at, stamp is not None, offset)
 
     def _now_and_offset(self) -> tuple[int, int]:
         before = self._clock.monotonic_ns()

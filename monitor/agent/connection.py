@@ -49,7 +49,11 @@ class Tape:
     last_write_ns: int | None = None
     h2_stream: int | None = None
     head: HeadWalker = field(default_factory=HeadWalker)
+    offset_ns: int = field(init=False)  # wall minus monotonic when the attempt began
     head_began_ns: int | None = None  # arrival of the read in which the newest response head begins
+
+    def __post_init__(self) -> None:
+        self.offset_ns = self.clock.offset_ns()
 
     def mark(self, mark: Mark, at_ns: int | None = None) -> None:
         """Set a mark once; later calls for it change nothing."""
@@ -75,7 +79,7 @@ class Tape:
             return
         self.reads += 1
         self.worst_lag_ns = max(self.worst_lag_ns, arrival.lag_ns)
-        self.worst_step_ns = max(self.worst_step_ns, abs(arrival.step_ns))
+        self.worst_step_ns = max(self.worst_step_ns, abs(arrival.offset_ns - self.offset_ns))
         self.unstamped += not arrival.stamped
 
 

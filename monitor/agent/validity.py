@@ -8,9 +8,8 @@ blocked), the clocks (a step of the wall clock) and the reads (segments that mer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from monitor.agent.arrivals import running_polls
 from monitor.agent.connection import Tape
@@ -95,20 +94,23 @@ def judge(
 
 
 class CpuThrottling:
-    """The time for which the cgroup's CPU quota has stopped us, from cpu.stat of cgroup v2 or v1."""
+    """The time for which CPU quotas of our cgroup, and of those it lies in, have stopped us: cpu.stat, v2 or v1."""
 
     def __init__(self, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file = next((path for path in _cpu_stat_files(proc, root) if path.is_file()), None)
+        self._files = tuple(path for path in _cpu_stat_files(proc, root) if _throttled(path) is not None)
 
     def throttled(self) -> int | None:
         """A number that grows while we are throttled (microseconds in v2, nanoseconds in v1); None when unknown."""
-        if self._file is None:
-            return None
-        try:
-            fields = dict(line.split() for line in self._file.read_text().splitlines() if line.count(" ") == 1)
-            return int(fields.get("throttled_usec", fields.get("throttled_time", "")))
-        except (OSError, ValueError):
-            return None
+        told = [value for path in self._files if (value := _throttled(path)) is not None]
+        return sum(told) if told else None
+
+
+def _throttled(cpu_stat: Path) -> int | None:
+    try:
+        fields = dict(line.split() for line in cpu_stat.read_text().splitlines() if line.count(" ") == 1)
+        return int(fields.get("throttled_usec", fields.get("throttled_time", "")))
+    except (OSError, ValueError):
+        return None
 
 
 class CpuSteal:
@@ -140,17 +142,21 @@ class CpuSteal:
         return stolen > STEAL_NS and stolen > STEAL_SHARE * elapsed_ns * self._processors
 
 
-def _cpu_stat_files(proc: Path, root: Path) -> Iterator[Path]:
+def _cpu_stat_files(proc: Path, root: Path) -> list[Path]:
+    """cpu.stat of the process's cgroup and of every one above it; each once, whatever names lead there."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
-        return
+        return []
+    found: dict[Path, Path] = {}
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        inside = path.lstrip("/")
-        if controllers == "":
-            yield root / inside / "cpu.stat"
-        elif "cpu" in controllers.split(","):
-            yield from (root / name / inside / "cpu.stat" for name in (controllers, "cpu", "cpu,cpuacct"))
-    yield root / "cpu.stat"
-    yield root / "cpu" / "cpu.stat"
+        _, _, rest = line.partition(":")
+        controllers, _, inside = rest.partition(":")
+        names = ("", controllers, "cpu", "cpu,cpuacct") if controllers else ("",)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for group in (PurePosixPath(inside), *PurePosixPath(inside).parents):
+            for name in names:
+                path = root / name / str(group).lstrip("/") / "cpu.stat"
+                found.setdefault(path.resolve(), path)
+    return list(found)
