@@ -104,8 +104,8 @@ class Confirmer:
 def is_suspect(attempt: Attempt, recent: deque[Sample], idle_seconds: float | None, series: Series) -> bool:
     """Whether a planned attempt deserves a second one.
 
-    It looks cold by the agent's own recent samples; or it was answered "loading"; or there are too few samples to
-    tell and it was the first after a long idleness of the target (none is known: the agent has just started).
+    It looks cold by the agent's own recent samples; or it was answered "loading"; or there is nothing to compare it
+    with, as at the agent's start; or there is little, and it was the first after a long idleness of the target.
     """
     if attempt.try_number:
         return False
@@ -113,7 +113,7 @@ def is_suspect(attempt: Attempt, recent: deque[Sample], idle_seconds: float | No
         return True
     if len(recent) >= ENOUGH or sample(attempt) is None:
         return False
-    return idle_seconds is None or idle_seconds > LONG_IDLE_INTERVALS * series.probe.interval_seconds
+    return not recent or idle_seconds is None or idle_seconds > LONG_IDLE_INTERVALS * series.probe.interval_seconds
 
 
 def _shortened(series: Series, seconds: float) -> Series:

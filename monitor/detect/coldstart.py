@@ -26,7 +26,8 @@ VERSION = 1
 
 USUAL_RULE = ColdStartRule()
 ENOUGH = 5
-"""Warm samples that make a history; with fewer, the confirming attempt is the control."""
+"""Warm samples that make a history to call something slow by; with fewer, the confirming attempt is the control. To
+call an attempt warm one is enough: it is as fast as one that is known to have been."""
 HISTORY = 20
 """The newest warm samples that are looked at: enough for a median, few enough that a new normal is soon the usual."""
 SIGMAS = 5.0
@@ -78,7 +79,7 @@ class Reason(StrEnum):
     # unclear
     UNCONFIRMED = "unconfirmed"  # slow, and no second attempt was made (or it is still on its way here)
     CONFIRM_FAILED = "confirm_failed"  # slow, and the second attempt brought no first token
-    NO_HISTORY = "no_history"  # too few warm attempts before it, and no second attempt
+    NO_HISTORY = "no_history"  # nothing to compare it with: no warm attempt before it, and no second attempt
     NOT_IDLE = "not_idle"  # the signature of a cold start, but the target had been asked a moment before
     SLOW_CONNECTION = "slow_connection"  # connect or TLS were slow too
     SLOW_TOKENS = "slow_tokens"  # tokens came slowly too
@@ -224,28 +225,30 @@ def judge(
     one = sample(attempt)
     if one is None:
         return _unclear(Reason.FAILED)
-    usual = history[-HISTORY:] if len(history) >= ENOUGH else ()
+    usual = history[-HISTORY:]
     if one.load is not None and _is_load(one.load, usual, rule):
         return _cold(Reason.SERVER_LOAD, penalty=_penalty(one, usual) if usual else one.load)
     if Doubt.CLOCK_STEP in attempt.validity:
         return _unclear(Reason.DOUBTFUL)
     if attempt.try_number:
         return _warm(Reason.FOLLOWS)
+    if usual and not _exceeds(one, usual, rule):
+        bare = replace(one, accounted=None)
+        return _warm(Reason.SERVER_ACCOUNTS if _exceeds(bare, usual, rule) else Reason.IN_BAND)
+    if confirming is None and one.load is None:
+        return _unclear(Reason.UNCONFIRMED if usual else Reason.NO_HISTORY)
     control = None if confirming is None else sample(confirming)
-    if usual:
-        return _against_history(_Case(attempt, one, confirming, control, usual, idle_before, rule))
-    if confirming is None:
-        return _unclear(Reason.NO_HISTORY)
-    if control is None or is_cut(confirming):
+    if len(usual) >= ENOUGH:
+        return _against_history(_Case(attempt, one, control, usual, idle_before, rule))
+    if confirming is None or control is None or is_cut(confirming):
         return _unclear(Reason.CONFIRM_FAILED)
-    return _against_control(_Case(attempt, one, confirming, control, (control,), idle_before, rule))
+    return _against_control(_Case(attempt, one, control, (control,), idle_before, rule))
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     attempt: Attempt
     one: Sample
-    confirming: Attempt | None
     control: Sample | None
     usual: Sequence[Sample]  # what it is compared with: the warm history, or the control alone
     idle_before: float | None
@@ -253,14 +256,9 @@ class _Case:
 
 
 def _against_history(case: _Case) -> Verdict:
-    """The whole signature (detection rules, signature of a cold start)."""
-    if not _exceeds(case.one, case.usual, case.rule):
-        bare = replace(case.one, accounted=None)
-        return _warm(Reason.SERVER_ACCOUNTS if _exceeds(bare, case.usual, case.rule) else Reason.IN_BAND)
+    """Slow by its history: the whole signature (detection rules, signature of a cold start)."""
     if case.one.load is not None:
         return _warm(Reason.SERVER_WAS_LOADED)
-    if case.confirming is None:
-        return _unclear(Reason.UNCONFIRMED)
     if case.control is None:
         return _unclear(Reason.CONFIRM_FAILED)
     if _exceeds(case.control, case.usual, case.rule):

@@ -2,7 +2,8 @@
 
 Hides how: a batch travels as one JSON document and is unpacked by Postgres (`json_populate_recordset`), which costs the
 same few statements for one attempt as for 500; keys decide races (`ON CONFLICT DO NOTHING`), so that the same batch may
-be sent by anyone any number of times. The hours that new rows touch are marked for the rollups in the same transaction.
+be sent by anyone any number of times. The hours that new rows touch are marked for the rollups, and the rows for their
+verdicts, in the same transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from sqlalchemy import Connection, Engine, select, text
 
 from monitor import wire
 from monitor.model import Attempt, Purpose, Series
-from monitor.store import dimensions, partitions
+from monitor.store import dimensions, partitions, verdicts
 from monitor.store.engine import RowRefused, transaction
 from monitor.store.rows import Row, series_id, to_attempt, to_row, vantage_id
 from monitor.store.tables import attempts as table
@@ -187,6 +188,7 @@ class _Batch:
             dimensions.write(connection, news, self._received_at)
             self._insert(connection, pairs, result)
             _mark_dirty(connection, result.new, self._received_at)
+            verdicts.ask(connection, result.new, self._received_at)
         dimensions.remember(self._engine, news, self._received_at)
         return result
 

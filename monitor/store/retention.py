@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 
 from sqlalchemy import Engine, text
 
-from monitor.store import partitions, rollups
+from monitor.store import partitions, rollups, verdicts
 from monitor.store.engine import transaction
 from monitor.store.measures import MEASURES
 
@@ -65,6 +65,7 @@ def _drop_raw(engine: Engine, now: datetime, keep_from: datetime) -> list[date]:
             pass
         with transaction(engine) as connection:
             partitions.drop(connection, day)
+        verdicts.forget(engine, end)
     return days
 
 

@@ -165,7 +165,46 @@ series = Table(
     Column("deadline_seconds", Double),
     Column("control", Boolean),
     _instant("first_seen_at"),
+    Index("series_of_target", "target_id"),
     info=REFERENCE,
+)
+
+verdicts = Table(
+    "verdicts",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("scheduled_at", primary_key=True),
+    Column("try", SmallInteger, primary_key=True, autoincrement=False),
+    Column("version", SmallInteger, primary_key=True, autoincrement=False),  # of the rule
+    _instant("judged_at"),
+    Column("settled", Boolean, nullable=False),  # no confirming attempt is waited for any more
+    Column("kind", Text, nullable=False),  # cold, warm, unclear
+    Column("reasons", ARRAY(Text), nullable=False),
+    Column("idle_before_seconds", Double),  # null: no earlier attempt is known
+    Column("penalty_seconds", Double),
+    Column("probe_version", Text, nullable=False),
+    Column("server_part_seconds", Double),  # from here on: what later attempts are compared with
+    Column("accounted_seconds", Double),
+    Column("load_seconds", Double),
+    Column("connect_seconds", Double),
+    Column("tls_seconds", Double),
+    Column("token_seconds", Double),
+    Index("verdicts_judged", "judged_at"),
+    Index("verdicts_scheduled", "scheduled_at"),
+    info=DISTRIBUTED,
+)
+
+unjudged = Table(
+    "unjudged",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("scheduled_at", primary_key=True),
+    Column("try", SmallInteger, primary_key=True, autoincrement=False),
+    _instant("due_at"),
+    Index("unjudged_scheduled", "scheduled_at"),
+    info=LOCAL,
 )
 
 rollups = Table(

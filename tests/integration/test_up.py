@@ -158,7 +158,7 @@ def test_a_changed_file_is_taken_over(tmp_path, simulator, store, database_url):
         assert up.metric("firsttoken_attempts_total", target="beta") is None
         assert up.metric("firsttoken_config_last_reload_successful") == 1
         up.stop()
-    kept = sorted(a.scheduled_at for a in stored(store) if a.target == "alpha")
+    kept = sorted(a.scheduled_at for a in stored(store) if a.target == "alpha" and not a.try_number)
     assert {b - a for a, b in pairwise(kept)} == {timedelta(seconds=1)}
 
 

@@ -114,13 +114,13 @@ def test_a_loading_answer_is_confirmed_without_history() -> None:
 
 
 def test_the_first_attempt_is_confirmed_because_there_is_nothing_to_compare_it_with() -> None:
-    """Once for each target and start of the agent, not once for each of its series."""
+    """Once for each series and start of the agent; and after a long pause, as long as there is little to compare."""
     agent = Agent()
     other = replace(SERIES, probe=Probe(name="other", prompt="hey", interval_seconds=60.0, deadline_seconds=30.0))
     assert agent.probe(200) is not None
-    assert agent.probe(200, other, after_seconds=5) is None
+    assert agent.probe(200, other, after_seconds=5) is not None
     assert agent.probe(200, after_seconds=55) is None
-    assert agent.probe(200, after_seconds=600) is not None  # two samples are no history, and nobody asked for long
+    assert agent.probe(200, after_seconds=600) is not None
 
 
 def test_a_long_pause_with_a_history_needs_no_control() -> None:
@@ -161,9 +161,10 @@ def test_a_lasting_slow_down_becomes_the_usual() -> None:
 
 
 def test_another_question_has_another_history() -> None:
-    """A longer prompt takes longer from one slot to the next, and is not suspected for it."""
-    agent = Agent().settled()
+    """A longer prompt is the first of its kind again: confirmed once, and then compared with itself."""
+    agent = Agent(second_ms=2000).settled()
     longer = replace(SERIES, probe=replace(SERIES.probe, prompt="a much longer one"))
+    assert agent.probe(2000, longer) is not None
     assert agent.probe(2000, longer) is None
 
 
