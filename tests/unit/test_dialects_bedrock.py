@@ -147,6 +147,48 @@ def test_endings(body: bytes, kind: FailureKind, words: str) -> None:
     assert words in verdict[1]
 
 
+KEYS = [
+    *["delta", "text", "reasoningContent", "toolUse", "input", "start", "name", "stopReason", "usage", "inputTokens"],
+    *["outputTokens", "metrics", "latencyMs", "serviceTier", "type", "bytes", "choices", "completion", "outputText"],
+    *[
+        "generation",
+        "outputs",
+        "stop_reason",
+        "finish_reason",
+        "content_block",
+        "error",
+        "message",
+        "amazon-bedrock-invocationMetrics",
+    ],
+    *["outputTokenCount", "firstByteLatency", "contentBlockDelta", "messageStop", "metadata"],
+]
+NAMES = [
+    "chunk",
+    "messageStart",
+    "contentBlockStart",
+    "contentBlockDelta",
+    "contentBlockStop",
+    "messageStop",
+    "metadata",
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
+    max_leaves=15,
+)
+OBJECTS = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5)
+
+
+@given(messages=st.lists(st.tuples(st.sampled_from(NAMES), OBJECTS, st.booleans()), max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_foreign_objects_in_good_frames_never_raise(messages: list[tuple[str, dict[str, Any], bool]]) -> None:
+    """Known keys with values of every type, as Converse events and inside chunks, one byte at a time or at once."""
+    body = b"".join(chunk(what) if inside else said(name, what) for name, what, inside in messages)
+    events, ending = decoded(body)
+    judge(ending)
+    assert repr(decoded(body, tuple(range(0, len(body), 7)))[0]) == repr(events)
+
+
 def test_a_message_beyond_its_bound_is_refused_before_it_is_read() -> None:
     """The length in a valid beginning is believed only up to the bound."""
     parser = EventStreamParser(max_message_bytes=100)

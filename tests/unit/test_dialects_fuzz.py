@@ -29,10 +29,22 @@ KEYS = [
     *["refusal", "finish_reason", "usage", "completion_tokens", "prompt_tokens", "completion_tokens_details", "error"],
     *["message", "code", "detail", "details", "model", "response", "item", "output", "status", "incomplete_details"],
     *["content_block", "text", "thinking", "partial_json", "stop_reason", "timings", "x_groq", "metrics", "prompt_ms"],
+    *["candidates", "parts", "finishReason", "promptFeedback", "blockReason", "usageMetadata", "candidatesTokenCount"],
+    *["functionCall", "executableCode", "event_type", "interaction", "step", "done", "done_reason", "eval_count"],
+    *["tool_plan", "tokens", "billed_units", "output_tokens", "load_duration", "completion", "bytes", "stopReason"],
 ]
 WORDS = [
     *["response.output_text.delta", "response.completed", "response.output_item.done", "response.output_item.added"],
     *["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"],
+    *[
+        "step.delta",
+        "interaction.completed",
+        "content-delta",
+        "tool-call-start",
+        "tool-call-end",
+        "message-end",
+        "SAFETY",
+    ],
     *["message_stop", "text_delta", "thinking", "tool_use", "function_call", "error", "stop", "x", "", "\ud800"],
 ]
 VALUES = st.recursive(
@@ -40,12 +52,13 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5),
     max_leaves=20,
 )
+LINES = st.builds(lambda value: json.dumps(value).encode() + b"\n", VALUES)
 FRAMES = st.builds(
     lambda field, value: field + json.dumps(value).encode() + b"\n\n",
     st.sampled_from([b"data: ", b"event: error\ndata: ", b"error: ", b"", b"event: message_start\ndata: "]),
     VALUES,
 )
-BODIES = st.lists(FRAMES | st.binary(max_size=30) | st.just(b"data: [DONE]\n\n"), max_size=6).map(b"".join)
+BODIES = st.lists(FRAMES | LINES | st.binary(max_size=30) | st.just(b"data: [DONE]\n\n"), max_size=6).map(b"".join)
 
 
 def decoded(name: DialectName, pieces: list[bytes]) -> list[StreamEvent]:
