@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
+import logging
 import os
 import socket
 import ssl
@@ -27,6 +28,9 @@ from monitor.agent.connection import Connection, Tape, Turnstile, current_tape, 
 from monitor.clock import Clock
 from monitor.model import AddressFamily
 from monitor.timeline import Mark
+
+for _library in ("httpcore", "hpack", "h2", "httpx"):  # at DEBUG they write headers, and with them keys
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 MAX_PROXY_ANSWER_BYTES = 16 * 1024
 USER_AGENT = "firsttoken/0.1"
