@@ -6,10 +6,20 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from monitor.agent.arrivals import Arrival, ArrivalReader, Polls, Segments, WatchedLoop, edge_of, stamping
+from monitor.agent.arrivals import (
+    Arrival,
+    ArrivalReader,
+    Polls,
+    Segments,
+    WatchedLoop,
+    edge_of,
+    enable_kernel_stamps,
+    stamping,
+)
 from monitor.agent.connection import COALESCED_ABOVE_NS
 from monitor.agent.framing import HEADERS, FrameWalker, HeadWalker
 from monitor.clock import Clock
@@ -17,17 +27,36 @@ from monitor.clock import Clock
 MS = 1_000_000
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+@contextmanager
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Two ends of a TCP connection on loopback: ours, non-blocking, and the peer's."""
-    with stamping(), socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         peer, _ = server.accept()
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ours.setblocking(False)
         with ours, peer:
-            time.sleep(0.01)  # the kernel's stamping starts a little after it was asked for
             yield ours, peer
+
+
+def wait_for_stamps() -> None:
+    """The kernel's stamping starts a little after it was asked for: on a busy machine, not within milliseconds."""
+    with connected() as (ours, peer):
+        enable_kernel_stamps(ours)
+        for _ in range(500):
+            peer.send(b"?")
+            time.sleep(0.002)
+            if ours.recvmsg(16, 128)[1]:
+                return
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection on loopback, with the kernel's stamping under way."""
+    with stamping():
+        wait_for_stamps()
+        with connected() as ends:
+            yield ends
 
 
 def in_loop(body) -> object:
