@@ -120,7 +120,8 @@ def probe(
             address_family=family,
             ca_file=_readable(ca_file),
         )
-        chosen = [Series(vantage=Vantage(name=vantage or "here", proxy=proxy), target=asked, probe=ad_hoc)]
+        here = Vantage(name=vantage or "here", proxy=_checked_proxy(proxy))
+        chosen = [Series(vantage=here, target=asked, probe=ad_hoc)]
     else:
         chosen = _from_file(config, target, name, vantage)
     if dry_run:
@@ -164,6 +165,19 @@ def _checked_url(url: str) -> str:
     if parts.username or parts.password:
         raise UsageError("--url must not contain a user or password; give the key by --api-key-env")
     return url
+
+
+def _checked_proxy(proxy: str | None) -> str | None:
+    if proxy is None:
+        return None
+    try:
+        parts = urlsplit(proxy)
+        good = parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
+    except ValueError:
+        good = False
+    if not good or parts.username is not None or parts.path not in ("", "/"):
+        raise UsageError("--proxy: allowed is http://host:port of an HTTP proxy that takes CONNECT, without a password")
+    return proxy
 
 
 def _api_key(variable: str | None) -> Secret | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -44,11 +45,16 @@ def waterfall(attempt: Attempt, series: Series) -> RenderableType:
     parts: list[RenderableType] = [_heading(attempt, series)]
     if attempt.timeline.marks:
         parts.append(_bars(attempt))
-    parts += [Text("  ").append(line) for line in _facts(attempt, series)]
+    parts += [_indented(line) for line in _facts(attempt, series)]
     if attempt.failure is not None:
-        parts.append(Text(f"  {attempt.failure.text}", style="red"))
-        parts.append(Text(f"  What to do: {ADVICE[attempt.failure.kind]}"))
+        parts.append(_indented(attempt.failure.text, style="red"))
+        parts.append(_indented(f"What to do: {ADVICE[attempt.failure.kind]}"))
     return Group(*parts)
+
+
+def _indented(line: str, style: str = "") -> Padding:
+    """A line of facts, which stays indented where it wraps."""
+    return Padding(Text(line, style=style), (0, 0, 0, 2))
 
 
 def _heading(attempt: Attempt, series: Series) -> Text:
@@ -72,9 +78,9 @@ def _bars(attempt: Attempt) -> Table:
     table.add_column(width=13, no_wrap=True)
     table.add_column(width=WIDTH, no_wrap=True)
     table.add_column(justify="right", width=7, no_wrap=True)
-    table.add_column(style="dim", no_wrap=True)
+    table.add_column(style="dim")  # alone may shrink, where the terminal is narrow
     for phase, (begin, end) in PHASES.items():
-        if begin not in line.marks:
+        if begin not in line.marks or (phase is Phase.GENERATE and _refused(attempt)):
             continue
         took = line.phase(phase)
         stop = line.marks.get(end, line.lasted_ns)
@@ -83,14 +89,23 @@ def _bars(attempt: Attempt) -> Table:
         bar = _bar(line.marks[begin], stop, span, style)
         if phase is Phase.GENERATE:
             bar = _bar_until(bar, line.marks.get(Mark.FIRST_TOKEN, stop), span)
-        table.add_row(f"  {phase.value}", bar, duration(took), words)
+        table.add_row(f"  {phase.value}", bar, duration(took), _cut(words))
     first, visible = line.marks.get(Mark.FIRST_TOKEN), line.marks.get(Mark.FIRST_VISIBLE)
     _point(table, "  first token", first, span, "TTFT, from the start")
     if visible != first:
         _point(table, "  visible", visible, span, "TTFO, from the start")
     if line.control is not None:
-        table.add_row("  control", "", duration(line.control), "same road, no model, afterwards")
+        table.add_row("  control", "", duration(line.control), _cut("same road, no model, afterwards"))
     return table
+
+
+def _cut(words: str) -> Text:
+    return Text(words, no_wrap=True, overflow="ellipsis")
+
+
+def _refused(attempt: Attempt) -> bool:
+    """Whether headers came but no answer: the status was a refusal, and generating never began."""
+    return attempt.failure is not None and attempt.failure.phase is Phase.WAIT
 
 
 def _bar(begin: int, end: int, span: int, style: str) -> Text:
@@ -109,7 +124,7 @@ def _bar_until(bar: Text, first_token: int, span: int) -> Text:
 def _point(table: Table, name: str, at: int | None, span: int, words: str) -> None:
     if at is not None:
         place = min(WIDTH - 1, at * WIDTH // span)
-        table.add_row(name, Text(" " * place + "▲", style="bold"), duration(at / NS), words)
+        table.add_row(name, Text(" " * place + "▲", style="bold"), duration(at / NS), _cut(words))
 
 
 def _facts(attempt: Attempt, series: Series) -> list[str]:
