@@ -57,7 +57,8 @@ class MissReason(StrEnum):
     OVERLAP = "overlap"  # the previous attempt of the series still ran
     LATE = "late"  # the machine slept or was too busy; the slot's time had passed
     CAPACITY = "capacity"  # the agent's own concurrency cap
-    BUDGET = "budget"
+    BUDGET = "budget"  # a daily cap would be passed
+    RETRY_AFTER = "retry_after"  # the provider answered 429 and asked to be left alone until later
     PAUSED = "paused"
     SHUTDOWN = "shutdown"
 

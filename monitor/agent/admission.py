@@ -1,4 +1,7 @@
-"""Who may probe now: concurrency caps, overall and for each provider, so that we never cause the 429 we report."""
+"""Who may probe now: concurrency caps, overall and for each provider, and the pace of each provider.
+
+So that we never cause the 429 that we then report.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from monitor.agent.pace import Pace
+
 
 class Admission:
     """Places for attempts. Places are given in the order of asking."""
 
-    def __init__(self, max_concurrent: int, per_provider: Mapping[str, int]) -> None:
+    def __init__(self, max_concurrent: int, per_provider: Mapping[str, int], pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
         self._waiting: set[asyncio.Task[Any]] = set()
         self._caps: tuple[int, Mapping[str, int]] = (0, {})
         self.limit(max_concurrent, per_provider)
@@ -37,13 +43,19 @@ class Admission:
         self._waiting.add(task)
         try:
             async with asyncio.timeout(patience_seconds):
-                for semaphore in filter(None, (self._providers.get(provider), self._overall)):
-                    await places.enter_async_context(semaphore)
+                if provider in self._providers:
+                    await places.enter_async_context(self._providers[provider])
+                async with self._pace.turn(provider, patience_seconds):  # without a place that others could use
+                    await places.enter_async_context(self._overall)
         except TimeoutError:
             return False
         finally:
             self._waiting.discard(task)
         return True
+
+    def give_back(self, provider: str) -> None:
+        """An attempt that had its place was not made after all: it does not count against the provider's pace."""
+        self._pace.give_back(provider)
 
     def turn_away(self) -> None:
         """Cancel the tasks of all that wait for a place."""

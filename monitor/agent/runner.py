@@ -23,6 +23,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.triggers.base import BaseTrigger
 
 from monitor.agent.admission import Admission
+from monitor.agent.pace import Pace
 from monitor.agent.schedule import Cursor, Due, Walked, grid, microseconds
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import broken, missed
@@ -122,6 +123,7 @@ class Runner:
         max_concurrent: int = 50,
         per_provider: Mapping[str, int] | None = None,
         confirm: Confirm | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._run_slot = run_slot
         self._confirm = confirm
@@ -129,7 +131,7 @@ class Runner:
         self._clock = clock or Clock()
         self._lanes: dict[SeriesKey, _Lane] = {}
         self._walked: dict[SeriesKey, Walked] = {}
-        self._admission = Admission(max_concurrent, per_provider or {})
+        self._admission = Admission(max_concurrent, per_provider or {}, pace)
         self._attempts: set[asyncio.Task[None]] = set()
         self._errands: set[asyncio.Task[None]] = set()  # recording, marking, releasing
         self._scheduler = AsyncIOScheduler(timezone="UTC", executors={"default": LookExecutor()})
@@ -348,7 +350,11 @@ class Runner:
         self.started += 1
         self._out.lag((self._clock.now() - slot.scheduled_at).total_seconds())
         try:
-            return await self._run_slot(slot, series)
+            attempt = await self._run_slot(slot, series)
+            if attempt.missed is not None:
+                self.missed[attempt.missed] += 1
+                self._admission.give_back(series.target.provider)
+            return attempt
         except Exception as error:
             log.exception("an attempt broke; this is a defect of First Token", target=series.target.name)
             return broken(slot, series, error, self._clock.now())
@@ -362,7 +368,7 @@ class Runner:
         except Exception:
             log.exception("a confirming attempt broke; this is a defect of First Token", target=series.target.name)
             return
-        if confirming is not None:
+        if confirming is not None and confirming.outcome is not Outcome.MISSED:
             self._spawn(self._out.record(confirming, series), self._errands)
 
     async def _release(self, lane: _Lane) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from monitor.model import Attempt, Failure, FailureKind, MissReason, Outcome, Series, Slot
 from monitor.timeline import Phase
 
 
-def missed(slot: Slot, series: Series, reason: MissReason, now: datetime) -> Attempt:
+def missed(slot: Slot, series: Series, reason: MissReason, now: datetime, try_number: int = 0) -> Attempt:
     """The record of a slot that was passed over at `now`."""
-    return _record(slot, series, now, Outcome.MISSED, reason=reason)
+    return replace(_record(slot, series, now, Outcome.MISSED, reason=reason), try_number=try_number)
 
 
 def broken(slot: Slot, series: Series, error: Exception, now: datetime) -> Attempt:

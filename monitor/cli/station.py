@@ -18,13 +18,17 @@ import structlog
 
 from monitor.agent.confirm import Confirmer
 from monitor.agent.failures import ADVICE
+from monitor.agent.gate import Gate
+from monitor.agent.pace import Pace
 from monitor.agent.probe import Prober
 from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
+from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.uplink import Refusal, Uplink, is_late
 from monitor.clock import Clock
 from monitor.config import Config
+from monitor.config.plan import Allowance, allowances
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, SpoolFull, StoreUnavailable
 from monitor.wire import WireError
@@ -79,6 +83,8 @@ class Station:
         self._runner: Runner | None = None
         self._uplink: Uplink | None = None
         self._prober: Prober | None = None
+        self._pace = Pace(config.limits.per_minute)
+        self._spending: Spending | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -103,7 +109,9 @@ class Station:
         self._spool = await asyncio.to_thread(self._open_spool)
         self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
         await self._prober.start()
-        self._runner = self._make_runner(self._prober)
+        self._spending = Spending(self.state_directory / "spending.sqlite3", self._allowances(config), self._clock)
+        await self._spending.open()
+        self._runner = self._make_runner(self._prober, self._spending)
         self.metrics.config_reloaded(True)
         self._pulse(self._spool)
         await self._runner.start(await self._spool.marks())
@@ -124,13 +132,15 @@ class Station:
             await asyncio.to_thread(self._web.stop)
         if self._prober is not None:
             await self._prober.close()
+        if self._spending is not None:
+            await self._spending.close()
         if self._spool is not None:
             await self._spool.close()
         for threads in (self._writer, self._tender):
             threads.shutdown(wait=False, cancel_futures=True)
         if self._storage is not None:
             await asyncio.to_thread(self._storage.close)
-        self._runner = self._uplink = self._web = self._prober = None
+        self._runner = self._uplink = self._web = self._prober = self._spending = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -150,6 +160,9 @@ class Station:
             log.warning("this change takes effect at the next start", section=name)
         self.config = config
         self._runner.limit(config.limits.max_concurrent, config.limits.per_provider)
+        self._pace.limit(config.limits.per_minute)
+        if self._spending is not None:
+            self._spending.limit(self._allowances(config))
         changes = self._runner.replace(self.series, list(config.vantages))
         self.metrics.config_reloaded(True)
         return changes
@@ -247,7 +260,12 @@ class Station:
         spool = self.config.spool
         return Spool(self.state_directory / "spool.sqlite3", spool.max_bytes, spool.max_age_seconds, self._clock)
 
-    def _make_runner(self, prober: Prober) -> Runner:
+    def _allowances(self, config: Config) -> list[Allowance]:
+        played = [vantage.name for vantage in config.select_vantages(self._vantage)]
+        return allowances(config, played)
+
+    def _make_runner(self, prober: Prober, spending: Spending) -> Runner:
+        gate = Gate(prober.run, spending, self._pace, self._clock)
         outlets = Outlets(
             record=self._record,
             mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
@@ -257,12 +275,13 @@ class Station:
         )
         limits = self.config.limits
         return Runner(
-            prober.run,
+            gate.run,
             outlets,
             clock=self._clock,
             max_concurrent=limits.max_concurrent,
             per_provider=limits.per_provider,
-            confirm=Confirmer(prober.run, self._clock).second,
+            confirm=Confirmer(gate.run, self._clock).second,
+            pace=self._pace,
         )
 
     @staticmethod
@@ -341,6 +360,10 @@ class Station:
 
     def _pulse(self, spool: Spool) -> None:
         self.metrics.set_spool(spool.depth, spool.size_bytes, spool.oldest, sum(spool.losses.values()))
+        balances = self._spending.balances() if self._spending is not None else []
+        self.metrics.set_budget(
+            [(b.allowance.target, b.allowance.unit, b.allowance.limit, b.remaining) for b in balances]
+        )
 
     async def _keep_tending(self, storage: Storage) -> None:
         loop = asyncio.get_running_loop()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from monitor.config.loading import load, loads
 from monitor.config.mistake import InvalidConfig, Mistake
-from monitor.config.types import Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
+from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
 from monitor.model import ConfigError
 
 __all__ = [
+    "Budget",
+    "Cap",
     "Config",
     "ConfigError",
     "FrozenDict",

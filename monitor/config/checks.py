@@ -156,6 +156,8 @@ def _check_sections(notes: Notes, file: File) -> None:
         line = storage.at("rollup_days" if "rollup_days" in storage.lines else "raw_days")
         notes.wrong(line, "storage.rollup_days", found, f"at least {storage.value.raw_days}")
     _check_keys(notes, file.sections["prices"], "prices", "per_target", file.targets)
+    _check_keys(notes, file.sections["budget"], "budget", "per_target", file.targets)
+    _check_priced(notes, file)
     providers = {entry.value.provider for entry in file.targets.values() if entry.value.provider}
     for name in limits.value.per_provider:
         if providers and name not in providers:
@@ -169,6 +171,22 @@ def _check_keys(notes: Notes, section: Entry[Any], path: str, key: str, targets:
         if targets and name not in targets:
             found = f"{quoted(name)}, which is no target{did_you_mean(name, targets)}"
             notes.wrong(section.at(key), f"{path}.{key}.{name}", found, listed(list(targets)))
+
+
+def _check_priced(notes: Notes, file: File) -> None:
+    """A cap in money needs the price of everything that it caps."""
+    prices, budget = file.sections["prices"], file.sections["budget"]
+    if not prices.good("per_model", "per_target") or not budget.good("per_target", "money_per_day"):
+        return
+    capped = [name for name, cap in budget.value.per_target.items() if cap.money_per_day is not None]
+    overall = budget.value.money_per_day is not None
+    for name in file.targets if overall else capped:
+        entry = file.targets.get(name)
+        if entry is None or name in prices.value.per_target or entry.value.model in prices.value.per_model:
+            continue
+        key = "money_per_day" if overall else "per_target"
+        allowed = "a price for every target under it (prices.per_model or prices.per_target; own models: 0)"
+        notes.wrong(budget.at(key), f"budget.{key}", f"a cap in money, but no price for {name}", allowed)
 
 
 def _check_use(notes: Notes, file: File) -> None:

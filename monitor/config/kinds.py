@@ -141,7 +141,7 @@ def number(least: float, most: float, what: str) -> Kind[float]:
             raise ValueError
         return float(value)
 
-    return Kind(parse, f"{what} from {least:g} to {most:g}", {"type": "number", "minimum": least, "maximum": most})
+    return Kind(parse, f"{what} from {least:g} to {most:,.10g}", {"type": "number", "minimum": least, "maximum": most})
 
 
 def choice(*options: str) -> Kind[str]:

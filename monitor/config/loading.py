@@ -16,16 +16,20 @@ from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
 from monitor.config.reading import Entry, Reader, describe
 from monitor.config.shape import (
+    BudgetKeys,
+    CapKeys,
     ChecksKeys,
+    LimitsKeys,
     PlaceKeys,
     PriceKeys,
     PricesKeys,
     ProbeKeys,
+    ProviderLimitKeys,
     StorageKeys,
     TargetKeys,
     VantageKeys,
 )
-from monitor.config.types import Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
+from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
 from monitor.model import AwsCredentials, Checks, DialectName, Place, Price, Probe, Secret, Target, Vantage
 
 T = TypeVar("T")
@@ -115,10 +119,8 @@ class _Loading:
             storage=storage,
             spool=self.spool(sections["spool"].value),
             web=Web(host=sections["web"].value.listen[0], port=sections["web"].value.listen[1]),
-            limits=Limits(
-                max_concurrent=sections["limits"].value.max_concurrent,
-                per_provider=sections["limits"].value.per_provider,
-            ),
+            limits=_limits(sections["limits"].value),
+            budget=_budget(sections["budget"].value),
             prices=prices,
             log=Log(level=sections["log"].value.level, format=sections["log"].value.format),
             chosen_vantage=self.notes.environ.get("FIRSTTOKEN_VANTAGE") or None,
@@ -245,6 +247,27 @@ class _Loading:
         else:
             directory = _state_directory(self.notes.environ)
         return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)
+
+
+def _limits(written: LimitsKeys) -> Limits:
+    given = {
+        name: ProviderLimitKeys(concurrent=limit) if isinstance(limit, int) else limit
+        for name, limit in written.per_provider.items()
+    }
+    return Limits(
+        max_concurrent=written.max_concurrent,
+        per_provider=FrozenDict({name: one.concurrent for name, one in given.items() if one.concurrent is not None}),
+        per_minute=FrozenDict({name: one.per_minute for name, one in given.items() if one.per_minute is not None}),
+    )
+
+
+def _budget(written: BudgetKeys) -> Budget:
+    per_target = FrozenDict({name: _cap(cap) for name, cap in written.per_target.items()})
+    return Budget(overall=_cap(written), per_target=per_target, share=written.share)
+
+
+def _cap(written: CapKeys) -> Cap:
+    return Cap(money=written.money_per_day, tokens=written.tokens_per_day)
 
 
 def _prices(written: PricesKeys) -> Prices:

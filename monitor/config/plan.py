@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from monitor.config.types import Config
+from monitor.config.types import Cap, Config
 from monitor.model import Probe, Series, Target
 
 DAY_SECONDS = 86_400
@@ -23,6 +24,49 @@ class TargetUse:
     output_tokens_per_day: int  # a hard upper bound: the cap of every probe
     prompt_tokens_per_day: int  # an estimate from the length of the prompt
     cost_per_day: float | None  # of all of these, in the currency of `prices`; None without a price
+
+
+TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What one process may spend in a day (UTC): its share of a cap."""
+
+    target: str | None  # None: all together
+    unit: str  # TOKENS, or the currency of `prices`
+    limit: float
+
+
+def allowances(config: Config, played: Sequence[str]) -> list[Allowance]:
+    """The caps of the process that plays these vantage points.
+
+    Its share is `budget.share`, or else, for each target, the part that it plays of the vantage points that probe it:
+    so all agents together stay within the cap without talking to each other.
+    """
+    budget = config.budget
+    found = _allowances(config, None, budget.overall, _share(config, played, None))
+    for name, cap in budget.per_target.items():
+        found += _allowances(config, name, cap, _share(config, played, name))
+    return found
+
+
+def _allowances(config: Config, target: str | None, cap: Cap, share: float) -> list[Allowance]:
+    found: list[Allowance] = []
+    if not share:  # not probed from here
+        return found
+    if cap.money is not None:
+        found.append(Allowance(target=target, unit=config.prices.currency, limit=cap.money * share))
+    if cap.tokens is not None:
+        found.append(Allowance(target=target, unit=TOKENS, limit=int(cap.tokens * share)))
+    return found
+
+
+def _share(config: Config, played: Sequence[str], target: str | None) -> float:
+    if config.budget.share is not None:
+        return config.budget.share
+    probing = {series.vantage.name for series in all_series(config) if target in (None, series.target.name)}
+    return len(probing.intersection(played)) / len(probing) if probing else 0.0
 
 
 def all_series(config: Config) -> list[Series]:

@@ -282,15 +282,33 @@ class WebKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderLimitKeys:
+    concurrent: int | None = key(
+        kinds.integer(1, 1000), "Attempts that run at one time against the provider.", shown="no limit of its own"
+    )
+    per_minute: int | None = key(
+        kinds.integer(1, 10_000),
+        "Attempts that begin in any 60 seconds, confirming ones included. Keep it below the key's own limit.",
+        shown="no limit",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsKeys:
     max_concurrent: int = key(
         kinds.integer(1, 1000),
         "Attempts that run at one time in one process; slots beyond it are recorded as missed.",
         50,
     )
-    per_provider: Mapping[str, int] = key(
-        MapOf(kinds.NAME, kinds.integer(1, 1000), "a mapping of providers to numbers such as {openai: 4}"),
-        "Attempts that run at one time against one provider.",
+    per_provider: Mapping[str, int | ProviderLimitKeys] = key(
+        MapOf(
+            kinds.NAME,
+            Either(
+                kinds.integer(1, 1000), Section(ProviderLimitKeys, "a mapping such as {concurrent: 2, per_minute: 20}")
+            ),
+            "a mapping of providers to numbers such as {openai: 4} or to mappings, see below",
+        ),
+        "Limits of single providers; a number is their `concurrent`.",
         FrozenDict(),
         shown="no limit of its own",
     )
@@ -327,6 +345,29 @@ class PricesKeys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CapKeys:
+    money_per_day: float | None = key(
+        kinds.number(0, 1_000_000_000, "an amount"), "Most money, in the currency of `prices`."
+    )
+    tokens_per_day: int | None = key(kinds.integer(0, 10**15), "Most tokens, prompts and answers together.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetKeys(CapKeys):
+    per_target: Mapping[str, CapKeys] = key(
+        MapOf(kinds.NAME, Section(CapKeys, "a mapping such as {money_per_day: 1.50}"), "a mapping of targets to caps"),
+        "Caps of single targets, with the same two keys.",
+        FrozenDict(),
+        shown="none",
+    )
+    share: float | None = key(
+        kinds.number(0.001, 1, "a share"),
+        "Part of every cap that one process may use.",
+        shown="the part of the vantage points that it plays",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogKeys:
     level: str = key(kinds.choice("debug", "info", "warning", "error"), "Least severe lines that are written.", "info")
     format: str = key(kinds.choice("text", "json"), "`text` for people, `json` for machines.", "text")
@@ -334,7 +375,7 @@ class LogKeys:
 
 NAMED: Mapping[str, type[Any]] = {"vantages": VantageKeys, "targets": TargetKeys, "probes": ProbeKeys}
 """Top-level mappings of names to entries."""
-NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys, "price": PriceKeys}
+NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys, "price": PriceKeys, "provider_limit": ProviderLimitKeys}
 """Mappings inside these that have a table of their own in the reference."""
 SECTIONS: Mapping[str, type[Any]] = {
     "storage": StorageKeys,
@@ -342,6 +383,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "web": WebKeys,
     "limits": LimitsKeys,
     "prices": PricesKeys,
+    "budget": BudgetKeys,
     "log": LogKeys,
 }
 """Top-level mappings of keys to values."""

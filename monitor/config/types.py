@@ -54,6 +54,7 @@ class Web:
 class Limits:
     max_concurrent: int = 50  # attempts at one time in this process
     per_provider: Mapping[str, int] = field(default_factory=FrozenDict)  # provider -> attempts at one time
+    per_minute: Mapping[str, int] = field(default_factory=FrozenDict)  # provider -> attempts begun in 60 seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,23 @@ class Prices:
     def of(self, target: str, model: str) -> Price | None:
         """The price of a target, None when there is none."""
         return self.per_target.get(target) or self.per_model.get(model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cap:
+    """The most of a day (UTC)."""
+
+    money: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Hard daily caps of all agents together."""
+
+    overall: Cap = field(default_factory=Cap)
+    per_target: Mapping[str, Cap] = field(default_factory=FrozenDict)
+    share: float | None = None  # of one process; None: by the vantage points that it plays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +105,7 @@ class Config:
     web: Web = field(default_factory=Web)
     limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=Prices)
+    budget: Budget = field(default_factory=Budget)
     log: Log = field(default_factory=Log)
     chosen_vantage: str | None = field(default=None, compare=False)  # FIRSTTOKEN_VANTAGE of the environment
     path: str | None = field(default=None, compare=False)

@@ -40,6 +40,7 @@ MISSED: Mapping[MissReason, str] = {
     MissReason.LATE: "the agent's machine slept or was too busy when the slot was due",
     MissReason.CAPACITY: "the agent was at its own limit of concurrent attempts",
     MissReason.BUDGET: "the budget for this target is spent",
+    MissReason.RETRY_AFTER: "the provider had answered 429 and asked to wait",
     MissReason.PAUSED: "probing was paused",
     MissReason.SHUTDOWN: "the agent was shutting down",
 }

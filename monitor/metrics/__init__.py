@@ -24,6 +24,7 @@ of them histogram buckets and failure kinds at zero; a test counts them. docs/me
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry
@@ -118,6 +119,17 @@ class Metrics:
         if self._lost_before is not None:  # losses of earlier processes are no increase of this one's counter
             self._families.spool_lost.inc(max(0, lost - self._lost_before))
         self._lost_before = lost
+
+    def set_budget(self, caps: Iterable[tuple[str | None, str, float, float]]) -> None:
+        """This process's daily caps: (target, None for all together; unit; limit; remaining)."""
+        families = self._families
+        with self._lock:
+            families.budget_limit.clear()
+            families.budget_remaining.clear()
+            for target, unit, limit, remaining in caps:
+                labels = ("overall" if target is None else "target", target or "", unit)
+                families.budget_limit.labels(*labels).set(limit)
+                families.budget_remaining.labels(*labels).set(remaining)
 
     def count_delivered(self, attempts: int) -> None:
         """So many attempts were acknowledged by the store or the hub."""

@@ -145,6 +145,11 @@ class Families:
         self.spool_depth = make("spool_attempts", "Attempts that wait in the spool.")
         self.spool_size = make("spool_size_bytes", "Size of the spool's files.")
         make("spool_oldest_age_seconds", "Age of the oldest attempt in the spool.").set_function(oldest_age)
+        cap = ("scope", "target", "unit")
+        self.budget_limit = self._gauge_of("budget_limit", "This process's share of a daily cap (UTC).", *cap)
+        self.budget_remaining = self._gauge_of(
+            "budget_remaining", "What is left of it today, bookings taken off.", *cap
+        )
         self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
         self.config_success = make("config_last_reload_successful", "Whether the last configuration read was good.")
         self.config_timestamp = make("config_last_reload_success_timestamp_seconds", "When a good one was last read.")
@@ -179,6 +184,9 @@ class Families:
     def _plain_gauge(self, name: str, text: str, **labels: str) -> Gauge:
         gauge = Gauge(f"firsttoken_{name}", text, tuple(labels), registry=self.registry)
         return gauge.labels(**labels) if labels else gauge
+
+    def _gauge_of(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"firsttoken_{name}", text, labels, registry=self.registry)
 
     def _plain_counter(self, name: str, text: str) -> Counter:
         return Counter(f"firsttoken_{name}", text, registry=self.registry)

@@ -9,7 +9,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from monitor.config import Config, ConfigError, loads
-from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Place
+from monitor.config.plan import allowances
+from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Place, Price
 
 TARGETS = """
 targets:
@@ -248,3 +249,66 @@ def test_more_at_once_than_allowed_warns() -> None:
     """When the attempts of a vantage point would not fit max_concurrent at their deadlines, a warning says so."""
     config = read(TARGETS + "probes: {a: {prompt: a, interval: 10s, deadline: 9s}}\nlimits: {max_concurrent: 1}")
     assert "found 1, but 2 attempts from local run at once" in str(config.warnings[0])
+
+
+MONEY = """
+vantages: {lagos: {}, london: {}, virginia: {}}
+targets:
+  one: {provider: p, model: small, dialect: openai_chat, url: "https://x/v1"}
+  own: {provider: self, model: big, dialect: openai_chat, url: "https://y/v1"}
+probes:
+  everywhere: {prompt: hi, targets: [own]}
+  here: {prompt: hi, targets: [one], vantages: [lagos, london]}
+prices:
+  currency: EUR
+  per_model: {small: {input: 1, output: 2, cached: 0.5}, big: {input: 9, output: 9}}
+  per_target: {own: {input: 0, output: 0}}
+budget:
+  money_per_day: 6
+  tokens_per_day: 1000
+  per_target: {one: {money_per_day: 2.5}}
+limits: {per_provider: {p: {concurrent: 2, per_minute: 20}, self: 3}}
+"""
+
+
+def test_prices_belong_to_targets() -> None:
+    """By the target's own entry, else by its model; in the table's currency."""
+    targets = loads(MONEY, {}).targets
+    assert targets["one"].price == Price(input=1, output=2, cached=0.5, currency="EUR")
+    assert targets["own"].price == Price(input=0, output=0, currency="EUR")
+
+
+@pytest.mark.parametrize(
+    ("played", "limits"),
+    [
+        (["lagos"], [2, 333, 1.25]),  # a third of all, half of what two vantage points probe
+        (["virginia"], [2, 333]),  # does not probe the other target
+        (["lagos", "london"], [4, 666, 2.5]),
+        (["lagos", "london", "virginia"], [6, 1000, 2.5]),
+    ],
+)
+def test_the_share_of_a_process(played: list[str], limits: list[float]) -> None:
+    """All agents together stay within each cap, without talking to each other."""
+    found = allowances(loads(MONEY, {}), played)
+    caps = [(None, "EUR"), (None, "tokens"), ("one", "EUR")]
+    assert [(each.target, each.unit) for each in found] == caps[: len(limits)]
+    assert [each.limit for each in found] == pytest.approx(limits)
+
+
+def test_a_share_of_ones_own() -> None:
+    """`share` wins over the number of vantage points."""
+    config = loads(MONEY.replace("money_per_day: 6", "share: 0.5\n  money_per_day: 6"), {})
+    assert [each.limit for each in allowances(config, ["lagos"])] == [3, 500, 1.25]
+
+
+def test_limits_of_providers() -> None:
+    """A number is a cap on what runs at one time; a mapping may cap the pace too."""
+    limits = loads(MONEY, {}).limits
+    assert limits.per_provider == {"p": 2, "self": 3}
+    assert limits.per_minute == {"p": 20}
+
+
+def test_without_a_budget_there_are_no_caps() -> None:
+    """Nothing is limited that nobody limited."""
+    text = MONEY[: MONEY.index("budget:")]
+    assert allowances(loads(text, {}), ["lagos"]) == []

@@ -283,6 +283,20 @@ def test_a_series_stays_within_its_budget(metrics: Metrics) -> None:
     assert len(samples(metrics)) - unusual <= SERIES_BUDGET
 
 
+def test_caps_of_the_process() -> None:
+    """Each cap with its limit and what is left; one that leaves the configuration leaves the metrics."""
+    metrics = Metrics(ManualClock(AT))
+    metrics.set_budget([(None, "USD", 5.0, 1.25), ("openai", "tokens", 1000, 0)])
+    overall = {"scope": "overall", "target": "", "unit": "USD"}
+    one = {"scope": "target", "target": "openai", "unit": "tokens"}
+    sample = metrics.registry.get_sample_value
+    assert sample("firsttoken_budget_limit", overall) == 5.0
+    assert sample("firsttoken_budget_remaining", overall) == 1.25
+    assert sample("firsttoken_budget_remaining", one) == 0
+    metrics.set_budget([(None, "USD", 5.0, 1.0)])
+    assert sample("firsttoken_budget_limit", one) is None
+
+
 def test_spend_begins_at_zero_and_counts_every_try() -> None:
     """Money is a counter in the price's currency; confirming tries cost too, targets without a price have no series."""
     priced = replace(SERIES, target=replace(SERIES.target, price=Price(input=1.0, output=2.0, currency="EUR")))
@@ -416,8 +430,9 @@ def reference() -> str:
 def _labels(made: Metrics, name: str) -> str:
     instrument = made.registry._names_to_collectors[name]
     names = instrument._labelnames  # type: ignore[attr-defined]
-    more = ", ".join(f"`{label}`" for label in names if label not in SERIES_LABELS) or "–"
-    return more if set(SERIES_LABELS) <= set(names) else f"{more} (process)"
+    of_series = set(SERIES_LABELS) <= set(names)
+    more = ", ".join(f"`{label}`" for label in names if not of_series or label not in SERIES_LABELS) or "–"
+    return more if of_series else f"{more} (process)"
 
 
 def test_the_reference_lists_every_metric() -> None:
