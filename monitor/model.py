@@ -102,6 +102,14 @@ class FailureKind(StrEnum):
     INTERNAL = "internal"  # a defect of our own; never the target's fault
 
 
+class VerdictKind(StrEnum):
+    """What a verdict says about the model when an attempt reached it."""
+
+    COLD = "cold"  # it had to be loaded first
+    WARM = "warm"  # it was loaded; the attempt may have been slow for another reason
+    UNCLEAR = "unclear"  # the evidence does not tell
+
+
 class ClockSource(StrEnum):
     KERNEL = "kernel"
     USER = "user"

@@ -29,8 +29,9 @@ from monitor.agent.uplink import Refusal, Uplink, is_late
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.config.plan import Allowance, allowances
+from monitor.detect.coldstart import USUAL_RULE, Judgement
 from monitor.metrics import Metrics
-from monitor.model import Attempt, Series, SpoolFull, StoreUnavailable
+from monitor.model import Attempt, ColdStartRule, Series, SpoolFull, StoreUnavailable
 from monitor.wire import WireError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 PULSE_SECONDS = 1.0
 TEND_SECONDS = 60.0
+JUDGE_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 DRAIN_SECONDS = 10.0
 FINAL_DELIVERY_SECONDS = 5.0
@@ -103,6 +105,7 @@ class Station:
             raise
         self._uplink.start()
         self._tasks.append(asyncio.create_task(self._keep_tending(self._storage)))
+        self._tasks.append(asyncio.create_task(self._keep_judging(self._storage)))
 
     async def _start_probing(self) -> Uplink:
         config = self.config
@@ -364,6 +367,32 @@ class Station:
         self.metrics.set_budget(
             [(b.allowance.target, b.allowance.unit, b.allowance.limit, b.remaining) for b in balances]
         )
+
+    async def _keep_judging(self, storage: Storage) -> None:
+        """Verdicts follow their attempts within seconds: a look at an empty queue costs a millisecond."""
+        loop = asyncio.get_running_loop()
+        while True:
+            pause = JUDGE_SECONDS
+            try:
+                self._count_verdicts(await loop.run_in_executor(self._tender, storage.judge, self._rule))
+            except StoreUnavailable as error:
+                pause = RETRY_SECONDS
+                log.debug("attempts cannot be judged now", cause=str(error))
+            except Exception:
+                pause = TEND_SECONDS
+                log.exception("attempts could not be judged; this is a defect of First Token")
+            await asyncio.sleep(pause)
+
+    def _rule(self, target: str) -> ColdStartRule:
+        known = self.config.targets.get(target)
+        return USUAL_RULE if known is None else known.cold_start
+
+    def _count_verdicts(self, settled: Sequence[Judgement]) -> None:
+        for one in settled:
+            vantage, _, target, probe, _ = one.key
+            series = self._series.get((vantage, target, probe))
+            if series is not None:
+                self.metrics.observe_verdict(series, one.verdict.kind, one.verdict.penalty_seconds)
 
     async def _keep_tending(self, storage: Storage) -> None:
         loop = asyncio.get_running_loop()

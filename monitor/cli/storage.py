@@ -12,13 +12,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from monitor.clock import Clock
+from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt, MonitorError, Series, StoreUnavailable
 from monitor.store import attempts as stored
-from monitor.store import embedded, migrate, retention, rollups
+from monitor.store import embedded, migrate, retention, rollups, verdicts
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
 
 RETENTION_EVERY = timedelta(hours=1)
+JUDGE_BACK = timedelta(days=7)
+"""After an upgrade, attempts of that long are judged by the new rule."""
 
 
 class Storage:
@@ -38,6 +41,8 @@ class Storage:
         self._closed = False
         self._bringing_up = threading.Lock()
         self._retained_at: datetime | None = None
+        self._asked_until: datetime | None = None
+        self._started_at = self._clock.now()
         if url is None:
             embedded.wheel_binaries()
         else:
@@ -64,6 +69,27 @@ class Storage:
             retention.sweep(engine, now, retention.Policy(raw_days=raw_days, rollup_days=rollup_days))
             self._retained_at = now
         rollups.refresh(engine, now)
+
+    def judge(self, rules: verdicts.Rules) -> list[Judgement]:
+        """Give the verdicts that are due; see `store.verdicts.sweep`. Raises StoreUnavailable.
+
+        After a start, what has none yet is asked about too, a day with each call.
+        """
+        engine, now = self._ready(), self._clock.now()
+        since = self._asked_until or now - JUDGE_BACK
+        if since < now and (self._asked_until is None or since < self._started_at):
+            until = min(now, since + timedelta(days=1))
+            verdicts.ask_again(engine, since, until, now)
+            self._asked_until = until
+        return verdicts.sweep(engine, now, rules)
+
+    def latest_verdicts(self, per_series: int) -> Sequence[Judgement]:
+        """See `store.live.LiveQueries`."""
+        return self._queries().latest_verdicts(per_series)
+
+    def judged_since(self, moment: datetime) -> Sequence[Judgement]:
+        """See `store.live.LiveQueries`."""
+        return self._queries().judged_since(moment)
 
     def latest(self, per_series: int) -> Sequence[Attempt]:
         """See `store.live.LiveQueries`."""

@@ -19,6 +19,7 @@ from enum import StrEnum
 from statistics import median
 
 from monitor.model import Attempt, ColdStartRule, Doubt, FailureKind
+from monitor.model import VerdictKind as Kind
 from monitor.timeline import NS, Mark, Phase
 
 VERSION = 1
@@ -49,14 +50,6 @@ OWN_DELAYS = frozenset(
     {Doubt.LOOP_LAG, Doubt.CPU_THROTTLED, Doubt.CPU_STEAL, Doubt.WARM_UP, Doubt.FIRST_TOKEN_COALESCED}
 )
 """Doubts that mean "we may have been slow ourselves": they can only lengthen what was measured."""
-
-
-class Kind(StrEnum):
-    """What a verdict says about the model when the attempt reached it."""
-
-    COLD = "cold"  # it had to be loaded first
-    WARM = "warm"  # it was loaded; the attempt may have been slow for another reason
-    UNCLEAR = "unclear"  # the evidence does not tell
 
 
 class Reason(StrEnum):
@@ -116,7 +109,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judgement:
     """A verdict with the attempt that it is about."""
 
     key: tuple[str, datetime, str, str, int]  # `Attempt.key`

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 
 from monitor.clock import NS, Clock
+from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt, Purpose, Series, StoreUnavailable
 
 PER_SERIES = 30
@@ -26,6 +27,7 @@ OVERLAP = timedelta(seconds=30)
 """Rows are asked for again that long after they were received: other writers' clocks and commits are not ours."""
 
 SeriesKey = tuple[str, str, str]
+AttemptKey = tuple[str, datetime, str, str, int]
 
 log = structlog.get_logger()
 
@@ -39,6 +41,12 @@ class LiveQueries(Protocol):
     def received_since(self, moment: datetime) -> Sequence[Attempt]:
         """Attempts that the store took in at or after `moment`, newest first, a bounded number."""
 
+    def latest_verdicts(self, per_series: int) -> Sequence[Judgement]:
+        """The verdicts about the newest attempts of each series."""
+
+    def judged_since(self, moment: datetime) -> Sequence[Judgement]:
+        """Verdicts that were written or changed at or after `moment`, a bounded number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -50,6 +58,7 @@ class View:
     next_slot: dict[SeriesKey, datetime]
     store_error: str | None  # why the store could not be asked, None when it could
     refreshed_at: datetime | None  # when the store last answered
+    verdicts: Mapping[AttemptKey, Judgement] = field(default_factory=dict)  # by `Attempt.key`; it comes a little later
 
     @property
     def seen_at(self) -> datetime:
@@ -72,6 +81,7 @@ class LiveView:
     ) -> None:
         self._queries, self._series, self._next_slot, self._clock = queries, series, next_slot, clock
         self._attempts: dict[SeriesKey, list[Attempt]] = {}
+        self._verdicts: dict[AttemptKey, Judgement] = {}
         self._asked_from: datetime | None = None
         self._loaded: set[SeriesKey] = set()
         self._refreshed_at: datetime | None = None
@@ -95,7 +105,9 @@ class LiveView:
     async def _refresh(self) -> None:
         asked_at, keys = self._clock.now(), {key_of(one) for one in self._series()}
         try:
-            self._take(await asyncio.to_thread(self._ask, keys))
+            attempts, judged = await asyncio.to_thread(self._ask, keys)
+            self._take(attempts)
+            self._take_verdicts(judged)
             self._asked_from, self._refreshed_at, self._error = asked_at - OVERLAP, asked_at, None
             self._loaded = keys
         except StoreUnavailable as error:
@@ -107,10 +119,17 @@ class LiveView:
             self._refreshed_ns = self._clock.monotonic_ns()
             self._task = None
 
-    def _ask(self, keys: set[SeriesKey]) -> Sequence[Attempt]:
+    def _ask(self, keys: set[SeriesKey]) -> tuple[Sequence[Attempt], Sequence[Judgement]]:
+        ask = self._queries
         if self._asked_from is None or not keys <= self._loaded:  # at start, or when a reload added series
-            return self._queries.latest(PER_SERIES)
-        return self._queries.received_since(self._asked_from)
+            return ask.latest(PER_SERIES), ask.latest_verdicts(PER_SERIES)
+        return ask.received_since(self._asked_from), ask.judged_since(self._asked_from)
+
+    def _take_verdicts(self, judged: Iterable[Judgement]) -> None:
+        """Keep the verdicts of attempts that are shown; those of others are dropped, and old ones with theirs."""
+        self._verdicts.update((one.key, one) for one in judged)
+        shown = {attempt.key for attempts in self._attempts.values() for attempt in attempts}
+        self._verdicts = {key: one for key, one in self._verdicts.items() if key in shown}
 
     def _take(self, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -134,6 +153,7 @@ class LiveView:
             next_slot={key: moment for key, moment in planned.items() if moment is not None},
             store_error=self._error,
             refreshed_at=self._refreshed_at,
+            verdicts=dict(self._verdicts),
         )
 
 

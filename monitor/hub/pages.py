@@ -66,7 +66,7 @@ def live(view: View, advice: Mapping[str, str], choice: Choice = Choice()) -> by
 
     It says nothing that changes by the mere passing of a second, so that an unchanged state has an unchanged ETag.
     """
-    judged = {key: judge(attempts) for key, attempts in view.attempts.items()}
+    judged = {key: judge(attempts, view.verdicts) for key, attempts in view.attempts.items()}
     all_cells = cells(view, judged)
     level, sentence = headline(all_cells, view)
     return json.dumps(
@@ -156,4 +156,6 @@ def _latest(
 
 def _row(one: Judged, idle: float | None, advice: Mapping[str, str]) -> dict[str, object]:
     kind = one.attempt.failure.kind if one.attempt.failure else ""
-    return row(one.attempt, state=one.state, median=one.median, idle=idle, advice=advice.get(kind))
+    found = one.judgement
+    idle = idle if found is None or found.idle_before is None else found.idle_before
+    return row(one.attempt, state=one.state, median=one.median, idle=idle, advice=advice.get(kind), judgement=found)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 
+from monitor.detect.coldstart import Judgement, Reason
 from monitor.model import Attempt, Doubt, Failure, HttpFacts, MissReason, Outcome, TcpFacts, Tokens
 from monitor.timeline import NS, Mark
 
@@ -46,8 +47,39 @@ MISSED: Mapping[MissReason, str] = {
 }
 
 
+REASONS: Mapping[Reason, str] = {
+    Reason.LOADING_ANSWER: "the server answered that it loads the model",
+    Reason.SERVER_LOAD: "the server reports that it loaded the model",
+    Reason.SLOW_FIRST_TOKEN: "far slower than the warm attempts before it",
+    Reason.SLOWER_THAN_CONFIRM: "far slower than the second try straight after it",
+    Reason.CONFIRM_WARM: "the second try was warm",
+    Reason.CUT_BY_DEADLINE: "the deadline cut it, so it took at least that long",
+    Reason.IN_BAND: "as fast as warm attempts are",
+    Reason.SERVER_ACCOUNTS: "slow by the time that the server itself says it queued and read the prompt",
+    Reason.SERVER_WAS_LOADED: "slow, but the server reports that it had nothing to load",
+    Reason.CONFIRM_SLOW: "slow, and the second try too: overload or a regression, no cold start",
+    Reason.AS_CONTROL: "no slower than the second try straight after it",
+    Reason.FOLLOWS: "it followed another attempt at once",
+    Reason.UNCONFIRMED: "slow, and there is no second try to compare it with",
+    Reason.CONFIRM_FAILED: "slow, and the second try brought no first token",
+    Reason.NO_HISTORY: "there is nothing to compare it with yet",
+    Reason.NOT_IDLE: "but the target had been asked a moment before",
+    Reason.SLOW_CONNECTION: "but the connection was slow too",
+    Reason.SLOW_TOKENS: "but the tokens came slowly too",
+    Reason.RETRANSMITTED: "but lost packets may be the whole delay",
+    Reason.DOUBTFUL: "but our own slowness may be the whole delay",
+    Reason.FAILED: "it failed before a first token",
+}
+
+
 def row(
-    attempt: Attempt, *, state: str, median: float | None, idle: float | None, advice: str | None
+    attempt: Attempt,
+    *,
+    state: str,
+    median: float | None,
+    idle: float | None,
+    advice: str | None,
+    judgement: Judgement | None = None,
 ) -> dict[str, object]:
     """One attempt for the page. `state` and `median` as `summary` judged it, `idle` seconds before it, or None."""
     line = attempt.timeline
@@ -64,6 +96,7 @@ def row(
         "lasted": _rounded(line.lasted_ns / NS),
         "median": _rounded(median),
         "idle": _rounded(idle),
+        "verdict": _verdict(judgement),
         "bars": list(bars(attempt)),
         "failure": _failure(attempt.failure, advice),
         "missed": MISSED[attempt.missed] if attempt.missed else None,
@@ -146,6 +179,14 @@ def _tokens(tokens: Tokens) -> Iterator[str]:
         count = getattr(tokens, name)
         if count is not None:
             yield f"{count} {name}"
+
+
+def _verdict(judgement: Judgement | None) -> dict[str, object] | None:
+    if judgement is None:
+        return None
+    verdict = judgement.verdict
+    why = ", ".join(REASONS[reason] for reason in verdict.reasons)
+    return {"kind": verdict.kind, "why": why, "penalty": _rounded(verdict.penalty_seconds)}
 
 
 def _failure(failure: Failure | None, advice: str | None) -> dict[str, str | None] | None:

@@ -1,7 +1,7 @@
 """Is anything wrong, where, since when: pure functions over a `View`.
 
 The rule for a slow first token is plain on purpose: more than three times the recent median of the same series, and
-more than 0.3 s above it. It is a hint for a reader; whether it was a cold start is decided elsewhere, on more evidence.
+more than 0.3 s above it. It is a hint for a reader; whether it was a cold start is a verdict of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from enum import StrEnum
 from itertools import takewhile
 from statistics import median
 
-from monitor.hub.live import SeriesKey, View, key_of
+from monitor.detect.coldstart import Judgement
+from monitor.hub.live import AttemptKey, SeriesKey, View, key_of
 from monitor.hub.rows import MISSED, duration, iso
-from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series
+from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series, VerdictKind
 from monitor.timeline import Mark
 
 RECENT = 20
@@ -34,6 +35,7 @@ class State(StrEnum):
     """How a series, or one attempt of it, stands."""
 
     OK = "ok"
+    COLD = "cold"  # it waited for the model to be loaded
     SLOW = "slow"
     FAILED = "failed"
     MISSED = "missed"
@@ -42,6 +44,7 @@ class State(StrEnum):
     WAITING = "waiting"  # series only: no attempt yet
 
 
+NO_VERDICTS: Mapping[AttemptKey, Judgement] = {}
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 BAD = frozenset({State.FAILED, State.SILENT})
 GOOD = frozenset({State.OK, State.WAITING})
@@ -54,6 +57,7 @@ class Judged:
     attempt: Attempt
     state: State
     median: float | None
+    judgement: Judgement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +79,13 @@ class Cell:
         return next((one.attempt.timeline.ttft for one in reversed(self.judged) if _counts(one.attempt)), None)
 
 
-def judge(attempts: Sequence[Attempt]) -> list[Judged]:
+def judge(attempts: Sequence[Attempt], verdicts: Mapping[AttemptKey, Judgement] = NO_VERDICTS) -> list[Judged]:
     """Every attempt of one series (oldest first) with its state; each is compared with those before it only."""
     judged, earlier = [], list[float]()
     for attempt in attempts:
         usual = median(earlier[-RECENT:]) if len(earlier) >= ENOUGH else None
-        judged.append(Judged(attempt, _state(attempt, usual), usual))
+        found = verdicts.get(attempt.key)
+        judged.append(Judged(attempt, _state(attempt, usual, found), usual, found))
         if _counts(attempt) and attempt.valid and attempt.try_number == 0 and attempt.timeline.ttft is not None:
             earlier.append(attempt.timeline.ttft)
     return judged
@@ -131,11 +136,13 @@ def _is_passing_doubt(cell: Cell) -> bool:
     return cell.state is State.DOUBT and cell.run < DOUBTS_IN_A_ROW
 
 
-def _state(attempt: Attempt, usual: float | None) -> State:
+def _state(attempt: Attempt, usual: float | None, found: Judgement | None) -> State:
     if attempt.outcome is Outcome.MISSED:
         return State.MISSED
     if attempt.outcome is Outcome.FAILED:
         return State.FAILED
+    if found is not None and found.verdict.kind is VerdictKind.COLD:
+        return State.COLD
     if not attempt.valid:
         return State.DOUBT
     ttft = attempt.timeline.ttft
@@ -189,7 +196,7 @@ def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
     if state is State.DOUBT:
         reason = next(doubt for doubt in last.validity if doubt not in HARMLESS_DOUBTS)
         return f"measurement in doubt: {reason.replace('_', ' ')}"
-    return "slow first token" if state is State.SLOW else "answers"
+    return {State.SLOW: "slow first token", State.COLD: "cold start"}.get(state, "answers")
 
 
 def _idle(asked: Sequence[Attempt]) -> Iterator[tuple[tuple[object, ...], float]]:
@@ -203,7 +210,8 @@ def _idle(asked: Sequence[Attempt]) -> Iterator[tuple[tuple[object, ...], float]
 
 def _trouble(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> list[Part]:
     """What, where, since when: of all of them where one phrase covers them, else of the one that began last."""
-    scope = _scope(troubled, all_cells)
+    alike = len({cell.state for cell in troubled}) == 1 or troubled[0].state in BAD
+    scope = _scope(troubled, all_cells) if alike else None
     newest = max(troubled, key=lambda cell: cell.since or _LONG_AGO)
     if scope is not None:
         oldest = min(troubled, key=lambda cell: cell.since or _LONG_AGO)
@@ -222,10 +230,10 @@ def _phrase(cell: Cell) -> list[Part]:
         return [" has not been measured since ", began]
     if cell.state is State.DOUBT:
         return [" has given doubtful measurements since ", began]
-    if cell.state is State.SLOW:
-        usual = cell.judged[-1].median
+    if cell.state in (State.SLOW, State.COLD):
+        usual, what = cell.judged[-1].median, "slow first token" if cell.state is State.SLOW else "cold start"
         compared = f", usually {duration(usual)}" if usual is not None else ""
-        return [" had a slow first token at ", began, f" ({duration(cell.last_ttft or 0.0)}{compared})"]
+        return [f" had a {what} at ", began, f" ({duration(cell.last_ttft or 0.0)}{compared})"]
     failure = cell.judged[-1].attempt.failure
     kind = failure.kind.replace("_", " ") if failure else "unknown"
     if cell.run < 2:

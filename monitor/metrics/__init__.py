@@ -17,6 +17,8 @@ Which attempts count where:
   so that a target that hangs does not look fast through its survivors;
 - answers that came whole and failed a check: counted as failed, with all their times as if they had succeeded.
 
+Cold-start verdicts come later than their attempts, each counted once when it is settled: `firsttoken_verdicts_total`.
+
 Budget: one (vantage, target, probe) costs at most `SERIES_BUDGET` time series once everything has been seen, most
 of them histogram buckets and failure kinds at zero; a test counts them. docs/metrics.md lists every metric.
 """
@@ -33,7 +35,7 @@ from monitor.clock import Clock
 from monitor.metrics.counting import count, tokens_per_second
 from monitor.metrics.exposition import expose
 from monitor.metrics.families import SERIES_BUDGET, SERIES_LABELS, Families, label_values
-from monitor.model import Attempt, MissReason, Outcome, Purpose, Series
+from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, VerdictKind
 
 __all__ = ["SERIES_BUDGET", "SERIES_LABELS", "Metrics", "tokens_per_second"]
 
@@ -104,6 +106,19 @@ class Metrics:
                 families.missed.labels(*values, attempt.missed or MissReason.LATE).inc()
             else:
                 count(families, attempt, values, series.target.price)
+
+    def observe_verdict(self, series: Series, kind: VerdictKind, penalty_seconds: float | None) -> None:
+        """Count the settled verdict about one planned attempt; nothing when the series is not declared any more."""
+        families = self._families
+        with self._lock:
+            values = self._declared.get(key_of(series))
+            if values is None:
+                return
+            families.verdicts.labels(*values, kind).inc()
+            if kind is VerdictKind.COLD:
+                families.cold_starts.labels(*values).inc()
+            if penalty_seconds is not None:
+                families.penalty.labels(*values).observe(penalty_seconds)
 
     def count_undeclared(self) -> None:
         """One attempt was stored whose series is not configured here, so that nobody has its labels."""

@@ -18,18 +18,20 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 
 from monitor import __version__
-from monitor.model import Doubt, FailureKind, MissReason, Outcome, Series
+from monitor.model import Doubt, FailureKind, MissReason, Outcome, Series, VerdictKind
 from monitor.timeline import Phase
 
 Family = TypeVar("Family", bound=MetricWrapperBase)
 
 SERIES_LABELS = ("vantage", "country", "provider", "target", "model", "probe")
-SERIES_BUDGET = 230
+SERIES_BUDGET = 240
 
 FINE_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Seconds, for what users feel (TTFT, TTFO): densest where the answers of hosted models lie."""
 COARSE_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 120.0)
 """Seconds, for phases and totals, which come in many series."""
+PENALTY_BUCKETS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 120.0)
+"""Seconds: a small model from the page cache to a large one from the network."""
 RATE_BUCKETS = (1.0, 5.0, 10.0, 20.0, 35.0, 50.0, 75.0, 100.0, 150.0, 250.0, 500.0, 1000.0)
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
@@ -89,7 +91,10 @@ class Families:
     def _zeroes(self) -> Iterator[tuple[MetricWrapperBase, *tuple[str, ...]]]:
         for family in (self.ttft, self.ttfo, self.total, self.speed, self.late, self.confirming, self.invalid):
             yield (family,)
-        yield (self.stalls,)
+        for family in (self.cold_starts, self.penalty, self.stalls):
+            yield (family,)
+        for verdict in VerdictKind:
+            yield self.verdicts, verdict
         yield (self.retransmits,)
         for phase in Phase:
             yield self.phase, phase
@@ -112,6 +117,9 @@ class Families:
         self.speed = self._histogram(
             "output_tokens_per_second", "Speed of generation between first and last token.", RATE_BUCKETS
         )
+        self.penalty = self._histogram(
+            "cold_start_penalty_seconds", "Server's part of a cold first token over the warm median.", PENALTY_BUCKETS
+        )
 
     def _create_counters(self) -> None:
         self.attempts = self._counter("attempts", "Attempts made, by outcome; missed slots count apart.", "outcome")
@@ -121,6 +129,8 @@ class Families:
         self.invalid = self._counter("invalid_attempts", "Attempts kept out of histograms: measurement in doubt.")
         self.late = self._counter("late_attempts", "Attempts that arrived too late to tell of now.")
         self.confirming = self._counter("confirming_attempts", "Second tries sent at once after a slow first token.")
+        self.cold_starts = self._counter("cold_starts", "Attempts that waited for the model to be loaded.")
+        self.verdicts = self._counter("verdicts", "Attempts judged cold, warm or unclear.", "verdict")
         self.tokens = self._counter("tokens", "Tokens paid for, as the provider reports them.", "direction")
         self.spend = self._counter("spend", "Money for tokens, by the price table.", "currency")
         self.stalls = self._counter("stalls", "Pauses of a second or more between tokens of successful answers.")

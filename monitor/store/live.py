@@ -13,7 +13,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine, text
 
 from monitor.clock import Clock
+from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt
+from monitor.store import verdicts
 from monitor.store.engine import transaction
 from monitor.store.measures import COUNTED, is_censored, value_ns
 from monitor.store.rows import to_attempt
@@ -78,6 +80,14 @@ class LiveQueries:
     def received_since(self, moment: datetime) -> Sequence[Attempt]:
         """Attempts that the store took in at or after `moment`, late ones included, newest first, at most 2,000."""
         return self._attempts(_RECEIVED, moment, MAX_ROWS)
+
+    def latest_verdicts(self, per_series: int = 30) -> Sequence[Judgement]:
+        """The verdicts about the newest attempts of each series in the last three days."""
+        return verdicts.latest(self._engine, per_series, self._clock.now() - LOOK_BACK)
+
+    def judged_since(self, moment: datetime) -> Sequence[Judgement]:
+        """Verdicts written or changed at or after `moment`, newest first, at most 2,000."""
+        return verdicts.judged_since(self._engine, moment, MAX_ROWS)
 
     def recent(self, limit: int = 50) -> Sequence[Attempt]:
         """The attempts scheduled last, over all series, newest first."""

@@ -19,8 +19,9 @@ import structlog
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from monitor import wire
-from monitor.detect.coldstart import HISTORY, VERSION, Judged, Kind, Reason, Sample, Verdict, judge, sample
+from monitor.detect.coldstart import HISTORY, VERSION, Judgement, Reason, Sample, Verdict, judge, sample
 from monitor.model import Attempt, ColdStartRule, Outcome
+from monitor.model import VerdictKind as Kind
 from monitor.store import verdict_sql as sql
 from monitor.store.engine import transaction
 from monitor.store.rows import series_id, to_attempt, vantage_id
@@ -82,23 +83,23 @@ def forget(engine: Engine, before: datetime) -> None:
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def latest(engine: Engine, per_series: int, since: datetime) -> list[Judged]:
+def latest(engine: Engine, per_series: int, since: datetime) -> list[Judgement]:
     """The verdicts about the newest attempts of each series planned from `since` on."""
     return _read(engine, sql.LATEST, since, per_series)
 
 
-def judged_since(engine: Engine, moment: datetime, limit: int = 2000) -> list[Judged]:
+def judged_since(engine: Engine, moment: datetime, limit: int = 2000) -> list[Judgement]:
     """Verdicts that were written or changed at or after `moment`, newest first."""
     return _read(engine, sql.SINCE, moment, limit)
 
 
-def _read(engine: Engine, query: TextClause, since: datetime, limit: int) -> list[Judged]:
+def _read(engine: Engine, query: TextClause, since: datetime, limit: int) -> list[Judgement]:
     with transaction(engine) as connection:
         asked = {"since": since, "limit": limit, "version": VERSION}
         return [_judged(row) for row in connection.execute(query, asked).mappings()]
 
 
-def _judged(row: Mapping[Any, Any]) -> Judged:
+def _judged(row: Mapping[Any, Any]) -> Judgement:
     verdict = Verdict(
         kind=Kind(row["kind"]),
         reasons=tuple(Reason(reason) for reason in row["reasons"]),
@@ -106,20 +107,20 @@ def _judged(row: Mapping[Any, Any]) -> Judged:
         version=row["version"],
     )
     key = (row["vantage"], row["scheduled_at"].astimezone(UTC), row["target"], row["probe"], row["try"])
-    return Judged(key=key, verdict=verdict, idle_before=row["idle_before_seconds"])
+    return Judgement(key=key, verdict=verdict, idle_before=row["idle_before_seconds"])
 
 
 # ------------------------------------------------------------------------------------------------ judging
 
 
-def sweep(engine: Engine, now: datetime, rules: Rules, *, max_attempts: int = 2000) -> list[Judged]:
+def sweep(engine: Engine, now: datetime, rules: Rules, *, max_attempts: int = 2000) -> list[Judgement]:
     """Give the verdicts that are due: fresh attempts first, then any backlog from its oldest on.
 
     Returns those that were settled for the first time, about planned attempts that were not late: what counters count,
     once each. Stops after `max_attempts` claimed, so that a backlog is worked off in bounded steps. Raises
     StoreUnavailable; what was claimed then is still asked for.
     """
-    settled: list[Judged] = []
+    settled: list[Judgement] = []
     done = 0
     while done < max_attempts:
         with transaction(engine) as connection:
@@ -167,7 +168,7 @@ class _Batch:
         default_factory=lambda: defaultdict(dict)
     )
 
-    def judge(self, claimed: set[Key]) -> list[Judged]:
+    def judge(self, claimed: set[Key]) -> list[Judgement]:
         """Judge the claimed ones, their other tries and whose idleness they change, in the order of time.
 
         Those that were not claimed have been judged before, or else wait for their own claim. Only who claims counts.
@@ -178,7 +179,7 @@ class _Batch:
         history = self._history(list(found))
         rows: list[dict[str, Any]] = []
         again: list[tuple[Key, datetime]] = []
-        settled: list[Judged] = []
+        settled: list[Judgement] = []
         for one in evidence:
             is_claimed = one.key in claimed
             judged = self._verdict(one, found.get((*one.key[:3], 1)), history[one.key])
@@ -195,7 +196,7 @@ class _Batch:
 
     def _verdict(
         self, one: _Evidence, second: _Evidence | None, history: dict[tuple[datetime, int], Sample]
-    ) -> Judged | None:
+    ) -> Judgement | None:
         attempt = one.attempt
         warm = self.warm[one.key[0], one.key[1], attempt.probe_version]
         before = {**history, **{when: seen for when, seen in warm.items() if when[0] < attempt.scheduled_at}}
@@ -210,7 +211,7 @@ class _Batch:
             warm[attempt.scheduled_at, attempt.try_number] = one.sample
         else:
             warm.pop((attempt.scheduled_at, attempt.try_number), None)
-        return Judged(key=attempt.key, verdict=verdict, idle_before=one.idle_before)
+        return Judgement(key=attempt.key, verdict=verdict, idle_before=one.idle_before)
 
     def _due(self, one: _Evidence, verdict: Verdict) -> datetime | None:
         """When to judge again because a confirming attempt may still come; None when the verdict stands."""
@@ -250,7 +251,7 @@ class _Batch:
 
     # -- rows
 
-    def _row(self, one: _Evidence, judged: Judged, *, settled: bool) -> dict[str, Any]:
+    def _row(self, one: _Evidence, judged: Judgement, *, settled: bool) -> dict[str, Any]:
         vantage, series, scheduled_at, try_number = one.key
         verdict = judged.verdict
         row = {

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from monitor.clock import Clock
+from monitor.detect.coldstart import Judgement
 from monitor.hub.app import create_app
 from monitor.hub.server import WebServer
 from monitor.metrics import Metrics
@@ -110,6 +111,12 @@ class NoAttempts:
         return []
 
     def received_since(self, moment: datetime) -> list[Attempt]:
+        return []
+
+    def latest_verdicts(self, per_series: int) -> list[Judgement]:
+        return []
+
+    def judged_since(self, moment: datetime) -> list[Judgement]:
         return []
 
 

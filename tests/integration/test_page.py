@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -19,6 +20,7 @@ import pytest
 from sqlalchemy import Engine
 
 from monitor.clock import Clock
+from monitor.detect.coldstart import USUAL_RULE, Judgement
 from monitor.hub.app import create_app
 from monitor.hub.live import LiveView
 from monitor.hub.server import CONNECTIONS, ListenError, WebServer
@@ -38,6 +40,7 @@ from monitor.model import (
     Vantage,
 )
 from monitor.store import attempts as stored
+from monitor.store import verdicts
 from monitor.store.engine import open_engine
 from monitor.store.live import LiveQueries
 from monitor.timeline import Mark, Phase, Timeline
@@ -284,6 +287,12 @@ class _Away:
     def received_since(self, moment: datetime) -> Sequence[Attempt]:
         raise StoreUnavailable("Postgres does not answer")
 
+    def latest_verdicts(self, per_series: int) -> Sequence[Judgement]:
+        raise StoreUnavailable("Postgres does not answer")
+
+    def judged_since(self, moment: datetime) -> Sequence[Judgement]:
+        raise StoreUnavailable("Postgres does not answer")
+
 
 def test_new_and_late_attempts_reach_the_view(product: Product) -> None:
     """What arrives later than its neighbours stands in its right place."""
@@ -435,7 +444,36 @@ def test_what_was_not_good_can_be_shown_alone(product: Product, browse: Any) -> 
     browser.evaluate("document.querySelector('#trouble').click()")
     browser.wait_for("document.querySelectorAll('#rows li').length === 4")
     browser.evaluate("[...document.querySelectorAll('.cell')].find((one) => one.innerText.includes('300 ms')).click()")
-    browser.wait_for("document.querySelector('#empty').innerText.startsWith('Nothing was slow')")
+    browser.wait_for("document.querySelector('#empty').innerText.startsWith('Nothing was cold, slow')")
+
+
+def test_a_cold_start_is_shown_with_its_penalty_and_idleness(product: Product, browse: Any) -> None:
+    """The verdict comes after the attempt and replaces the mark of a slow one; a slow one that was none says so."""
+    steady = [success(CHAT, product.ago(15 * slot + 4), 200 + slot) for slot in range(4, 12)]
+    cold, busy = success(CHAT, product.ago(34), 1400), success(FAR, product.ago(20), 1400)
+    others = [success(FAR, product.ago(15 * slot + 9), 200 + slot) for slot in range(4, 12)]
+    product.store(*steady, *others, steady_second(steady[-1]), steady_second(others[-1]), cold, busy)
+    browser = browse()
+    browser.open(product.server.url)
+    browser.wait_for("document.body.innerText.includes('slow first token: usually')")
+    assert "cold start" not in str(browser.evaluate("document.querySelector('#rows').innerText"))
+    product.store(steady_second(cold), steady_second(busy, 1500))
+    verdicts.sweep(product.engine, product.clock.now() + timedelta(seconds=1), lambda _: USUAL_RULE)
+    browser.wait_for("document.querySelectorAll('#rows .pill.cold').length === 1")
+    text = shown(browser)
+    assert re.search(r"cold start after [\d.]+ s idle: 1\.19 s more than warm", text)
+    assert "no cold start: slow, and the second try too" in text
+    assert browser.evaluate("document.querySelectorAll('#matrix .spark .cold').length") == 1
+    assert "The model had to be loaded" in str(browser.evaluate("document.querySelector('#legend').textContent"))
+    rows = product.live("?vantage=here&target=chat&probe=short")["attempts"]
+    assert {row["verdict"]["kind"] for row in rows} == {"warm", "cold"}
+
+
+def steady_second(planned: Attempt, ttft_ms: int = 200) -> Attempt:
+    """The confirming attempt of a planned one."""
+    began = planned.started_at + timedelta(microseconds=planned.timeline.lasted_ns // 1000 + 1000)
+    line = success(CHAT, began, ttft_ms).timeline
+    return replace(planned, try_number=1, started_at=began, timeline=line)
 
 
 def test_an_empty_page_says_when_something_will_come(product: Product, browse: Any) -> None:

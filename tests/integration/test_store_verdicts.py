@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from sqlalchemy import Engine, text
 
-from monitor.detect.coldstart import USUAL_RULE, VERSION, Judged, Kind, Reason
+from monitor.detect.coldstart import USUAL_RULE, VERSION, Judgement, Reason
 from monitor.model import (
     Attempt,
     ColdStartRule,
@@ -25,6 +25,7 @@ from monitor.model import (
     Target,
     Vantage,
 )
+from monitor.model import VerdictKind as Kind
 from monitor.store import attempts, retention, verdicts
 from monitor.timeline import Mark, Phase, Timeline
 
@@ -72,7 +73,7 @@ class Hub:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.counted: list[Judged] = []
+        self.counted: list[Judgement] = []
 
     def take(self, *several: Attempt, after: float = 0.5) -> None:
         """Store attempts `after` seconds after the last of them ended."""
@@ -80,13 +81,13 @@ class Hub:
         done = attempts.insert(self.engine, ALL, several, ended + timedelta(seconds=after))
         assert len(done.new) == len(several)
 
-    def sweep(self, at: float = 3.0, rule: ColdStartRule = USUAL_RULE) -> list[Judged]:
+    def sweep(self, at: float = 3.0, rule: ColdStartRule = USUAL_RULE) -> list[Judgement]:
         """What a sweep so many seconds after noon settles."""
         settled = verdicts.sweep(self.engine, NOON + timedelta(seconds=at), lambda _: rule)
         self.counted += settled
         return settled
 
-    def verdict(self, of: Attempt) -> Judged:
+    def verdict(self, of: Attempt) -> Judgement:
         found = {one.key: one for one in verdicts.judged_since(self.engine, NOON - timedelta(days=30), 10_000)}
         return found[of.key]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.detect.coldstart import ENOUGH, HISTORY, Kind, Reason, Sample, judge, looks_cold, sample
+from monitor.detect.coldstart import ENOUGH, HISTORY, Reason, Sample, judge, looks_cold, sample
 from monitor.model import (
     Attempt,
     ColdStartRule,
@@ -23,6 +23,7 @@ from monitor.model import (
     Outcome,
     TcpFacts,
 )
+from monitor.model import VerdictKind as Kind
 from monitor.timeline import Mark, Phase, Timeline
 
 CASES = sorted((Path(__file__).parents[1] / "golden" / "coldstart").glob("*.json"))

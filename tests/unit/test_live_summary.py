@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from monitor.detect.coldstart import Judgement, Reason, Verdict
 from monitor.hub import pages
 from monitor.hub.live import View, key_of
-from monitor.hub.rows import bars, clipped, duration
+from monitor.hub.rows import REASONS, bars, clipped, duration
 from monitor.hub.summary import State, cells, headline, idle_gaps, is_slow, judge
 from monitor.model import (
     Attempt,
@@ -24,6 +26,7 @@ from monitor.model import (
     Series,
     Target,
     Vantage,
+    VerdictKind,
 )
 from monitor.timeline import Mark, Phase, Timeline
 
@@ -72,7 +75,7 @@ def view(attempts: list[Attempt], slots: int = 10, **changes: object) -> View:
 
 def said(seen: View) -> tuple[str, str]:
     """Level and sentence, instants as hours and minutes."""
-    judged = {key: judge(attempts) for key, attempts in seen.attempts.items()}
+    judged = {key: judge(attempts, seen.verdicts) for key, attempts in seen.attempts.items()}
     level, parts = headline(cells(seen, judged), seen)
     words = [part if isinstance(part, str) else next(iter(part.values()))[11:19] for part in parts]
     return level, "".join(words)
@@ -135,6 +138,54 @@ def test_a_slow_first_token_is_a_warning_with_its_comparison() -> None:
     level, words = said(view(healthy(but=ALL[0]) + slow))
     assert level == "warn"
     assert words == "chat from lagos had a slow first token at 12:02:15 (900 ms, usually 200 ms)."
+
+
+def judged(
+    attempt: Attempt, kind: VerdictKind, *reasons: Reason, penalty: float | None = None
+) -> dict[tuple[str, datetime, str, str, int], Judgement]:
+    verdict = Verdict(kind=kind, reasons=reasons, penalty_seconds=penalty)
+    return {attempt.key: Judgement(key=attempt.key, verdict=verdict, idle_before=180.0)}
+
+
+def row_of(seen: View, attempt: Attempt) -> dict[str, Any]:
+    rows = json.loads(pages.live(seen, {}, pages.Choice(attempt.key[0:1] + attempt.key[2:4])))["attempts"]
+    return dict(rows[0])
+
+
+def test_a_cold_start_is_called_by_its_name() -> None:
+    """Once the verdict is there; until then it is a slow first token."""
+    cold = success(ALL[0], 9, 900)
+    found = judged(cold, VerdictKind.COLD, Reason.SLOW_FIRST_TOKEN, Reason.CONFIRM_WARM, penalty=0.7)
+    attempts = [*healthy(but=ALL[0]), *[success(ALL[0], slot) for slot in range(9)], cold]
+    assert "had a slow first token" in said(view(attempts))[1]
+    seen = view(attempts, verdicts=found)
+    assert said(seen) == ("warn", "chat from lagos had a cold start at 12:02:15 (900 ms, usually 200 ms).")
+    row = row_of(seen, cold)
+    assert (row["state"], row["idle"], row["verdict"]["kind"], row["verdict"]["penalty"]) == ("cold", 180, "cold", 0.7)
+    assert row["verdict"]["why"] == "far slower than the warm attempts before it, the second try was warm"
+
+
+def test_a_slow_first_token_that_was_no_cold_start_stays_slow() -> None:
+    """It is as slow for its users as before; the verdict says what it was not."""
+    slow = success(ALL[0], 9, 900)
+    attempts = [*healthy(but=ALL[0]), *[success(ALL[0], slot) for slot in range(9)], slow]
+    seen = view(attempts, verdicts=judged(slow, VerdictKind.WARM, Reason.CONFIRM_SLOW))
+    row = row_of(seen, slow)
+    assert (row["state"], row["verdict"]["kind"]) == ("slow", "warm")
+    assert "no cold start" in row["verdict"]["why"]
+
+
+def test_a_loading_answer_is_a_failure_and_a_cold_start() -> None:
+    """Its users were refused: the failure stays, the verdict stands beside it."""
+    refused = failed(ALL[0], 9, FailureKind.LOADING)
+    seen = view([refused], verdicts=judged(refused, VerdictKind.COLD, Reason.LOADING_ANSWER))
+    row = row_of(seen, refused)
+    assert (row["state"], row["verdict"]["kind"]) == ("failed", "cold")
+
+
+def test_every_reason_has_words() -> None:
+    """No verdict shows a code."""
+    assert set(REASONS) == set(Reason)
 
 
 def test_silence_is_trouble_after_three_intervals_and_a_deadline() -> None:

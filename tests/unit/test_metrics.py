@@ -33,6 +33,7 @@ from monitor.model import (
     TcpFacts,
     Tokens,
     Vantage,
+    VerdictKind,
 )
 from monitor.timeline import Gaps, Mark, Phase, Timeline
 
@@ -295,6 +296,20 @@ def test_caps_of_the_process() -> None:
     assert sample("firsttoken_budget_remaining", one) == 0
     metrics.set_budget([(None, "USD", 5.0, 1.0)])
     assert sample("firsttoken_budget_limit", one) is None
+
+
+def test_verdicts_count_apart_from_attempts(metrics: Metrics) -> None:
+    """From zero on; a cold one counts with its penalty where that is known; a series that is gone counts nothing."""
+    assert [value(metrics, "verdicts_total", verdict=kind) for kind in VerdictKind] == [0, 0, 0]
+    assert value(metrics, "cold_starts_total") == value(metrics, "cold_start_penalty_seconds_count") == 0
+    metrics.observe_verdict(SERIES, VerdictKind.COLD, 1.5)
+    metrics.observe_verdict(SERIES, VerdictKind.COLD, None)
+    metrics.observe_verdict(SERIES, VerdictKind.WARM, None)
+    metrics.observe_verdict(replace(SERIES, vantage=Vantage(name="gone")), VerdictKind.WARM, None)
+    assert [value(metrics, "verdicts_total", verdict=kind) for kind in VerdictKind] == [2, 1, 0]
+    assert value(metrics, "cold_starts_total") == 2
+    assert value(metrics, "cold_start_penalty_seconds_sum") == 1.5
+    assert value(metrics, "attempts_total", outcome="success") == 0
 
 
 def test_spend_begins_at_zero_and_counts_every_try() -> None:

@@ -261,6 +261,7 @@ function sparkMark(mood, x, y, height, last) {
   if (mood === "missed") return [draw("line", { class: "missed", x1: x - 2, x2: x + 2, y1: height - 3, y2: height - 3 })];
   if (y === null) return [];
   if (mood === "slow") return [draw("path", { class: "slow", d: `M${x} ${y - 4}l4 7h-8z` })];
+  if (mood === "cold") return [draw("path", { class: "cold", d: `M${x} ${y - 5}l4 5l-4 5l-4 -5z` })];
   if (mood === "doubt") return [draw("circle", { class: "doubt", cx: x, cy: y, r: 2 })];
   return last ? [draw("circle", { class: "dot", cx: x, cy: y, r: 2.4 })] : [];
 }
@@ -269,7 +270,7 @@ function sparkWords(cell, values) {
   const count = (mood) => cell.points.filter(([, one]) => one === mood).length;
   if (!cell.points.length) return "no attempts yet";
   const range = values.length ? `first token between ${duration(Math.min(...values))} and ${duration(Math.max(...values))}` : "no first token";
-  const odd = ["failed", "slow", "missed", "doubt"].filter(count).map((mood) => `${count(mood)} ${mood}`);
+  const odd = ["failed", "cold", "slow", "missed", "doubt"].filter(count).map((mood) => `${count(mood)} ${mood}`);
   return [`last ${cell.points.length} attempts: ${range}`, ...odd].join(", ");
 }
 
@@ -310,7 +311,11 @@ function showRows(data) {
   for (const one of data.attempts) {
     const text = JSON.stringify(one);
     let item = rows.get(one.id);
-    if (!item || item.dataset.shown !== text) item = replaceRow(item, one, text, first);
+    if (!item || item.dataset.shown !== text) {
+      const old = item;
+      item = replaceRow(old, one, text, first);
+      if (old && old === before) before = item; // a verdict came: the row has changed in its place
+    }
     if (item === before) before = before.nextSibling;
     else list.insertBefore(item, before);
   }
@@ -362,7 +367,7 @@ function track(one) {
     piece.style.setProperty("--d", bar.seconds);
     line.append(piece);
   }
-  if (one.median !== null && one.state === "slow") {
+  if (one.median !== null && ["slow", "cold"].includes(one.state)) {
     const usual = make("i", { class: "usual", title: `recent median: ${duration(one.median)}` });
     usual.style.setProperty("--s", one.median);
     line.append(usual);
@@ -377,9 +382,17 @@ function badges(one) {
   const list = make("span", { class: "badges" });
   const add = (kind, text, title) => list.append(make("span", { class: `pill ${kind}`, text, title }));
   if (one.state === "slow") add("slow", `slow first token: usually ${duration(one.median)}`, "more than three times the recent median of this series");
+  const verdict = one.verdict;
+  if (verdict && verdict.kind === "cold") add("cold", coldWords(one), verdict.why);
+  else if (verdict && one.state === "slow") add("plain", `${verdict.kind === "warm" ? "no cold start" : "cold start unclear"}: ${verdict.why}`);
   if (one.confirming) add("plain", "second try, to compare");
   for (const doubt of one.doubts) add("doubt", doubt.name.replaceAll("_", " "), doubt.text);
   return list;
+}
+
+function coldWords(one) {
+  const idle = one.idle === null ? "" : ` after ${duration(one.idle)} idle`;
+  return one.verdict.penalty === null ? `cold start${idle}` : `cold start${idle}: ${duration(one.verdict.penalty)} more than warm`;
 }
 
 function trouble(one) {
@@ -396,7 +409,8 @@ function more(one) {
     make("th", { scope: "row" }, make("span", { class: `swatch ${bar.name}` }), PHASES[bar.name][0]),
     make("td", { text: duration(bar.seconds) + (bar.died ? " (ended here)" : "") })));
   const idle = one.idle === null ? [] : [["Idle before", one.idle ? `${duration(one.idle)}: nobody had asked this target for that long` : "not idle: another attempt was still running"]];
-  const facts = [...idle, ...one.facts].map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
+  const verdict = one.verdict ? [["Model", `${one.verdict.kind}: ${one.verdict.why}`]] : [];
+  const facts = [...idle, ...verdict, ...one.facts].map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
   const doubts = one.doubts.map((doubt) => make("li", { text: `${doubt.name.replaceAll("_", " ")}: ${doubt.text}` }));
   return make("div", { class: "more" },
     make("table", {}, make("tbody", {}, ...phases)),
@@ -429,7 +443,7 @@ function showEmpty(data) {
   $("empty").hidden = data.attempts.length > 0;
   if (data.attempts.length) return;
   if (data.cells.some((cell) => cell.last_at)) {
-    $("empty").textContent = state.onlyTrouble ? "Nothing was slow, failed, missed or doubtful lately." : "No attempt lately.";
+    $("empty").textContent = state.onlyTrouble ? "Nothing was cold, slow, failed, missed or doubtful lately." : "No attempt lately.";
     return;
   }
   const due = data.cells.map((cell) => cell.next_at).filter(Boolean).sort()[0];
@@ -452,7 +466,8 @@ const listed = (names) => (names.length < 2 ? names.join("") : `${names.slice(0,
 function showLegend() {
   const entries = Object.entries(PHASES).map(([name, [title, text]]) => [`swatch ${name}`, title, text]);
   entries.push(["swatch wait died", "Hatched", "The attempt failed in this phase."]);
-  entries.push(["swatch chart", "Small charts", "First tokens over the recent median (dotted). ▲ slow, ✕ failed, – not measured, ○ measurement in doubt."]);
+  entries.push(["swatch chart", "Small charts", "First tokens over the recent median (dotted). ◆ cold start, ▲ slow, ✕ failed, – not measured, ○ measurement in doubt."]);
+  entries.push(["swatch cold", "Cold start", "The model had to be loaded: far slower than warm attempts, while a second try straight after it was warm, or the server says so. “More than warm” is what the loading cost; “idle” is how long nobody had asked, from any vantage point."]);
   $("legend").replaceChildren(...entries.map(([kind, title, text]) =>
     make("div", {}, make("dt", {}, make("span", { class: kind, "aria-hidden": "true" }), make("span", { text: title })), make("dd", { text }))));
 }
