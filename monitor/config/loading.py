@@ -30,7 +30,18 @@ from monitor.config.shape import (
     VantageKeys,
 )
 from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
-from monitor.model import AwsCredentials, Checks, DialectName, Place, Price, Probe, Secret, Target, Vantage
+from monitor.model import (
+    AwsCredentials,
+    Checks,
+    ColdStartRule,
+    DialectName,
+    Place,
+    Price,
+    Probe,
+    Secret,
+    Target,
+    Vantage,
+)
 
 T = TypeVar("T")
 
@@ -182,6 +193,7 @@ class _Loading:
             auth_header=written.auth_header,
             cap_field=written.cap_field,
             aws=_aws(written),
+            cold_start=ColdStartRule(factor=written.cold_start.factor, minimum_seconds=written.cold_start.minimum),
         )
 
     def from_file(self, entry: Entry[Any], key: str, kind: kinds.Kind[str]) -> Secret | None:

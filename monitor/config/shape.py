@@ -106,6 +106,21 @@ class VantageKeys(PlaceKeys):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColdStartKeys:
+    factor: float = key(
+        kinds.number(1.1, 1000, "a factor"),
+        "So many times its warm median the server's part of the first token must take.",
+        3.0,
+        shown="3",
+    )
+    minimum: float = key(
+        kinds.duration("10ms", "1h"),
+        "And so much above it. Half of it counts where the server reports its own times.",
+        0.3,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetKeys:
     provider: str = key(kinds.NAME, "Who serves it; a label, and what `limits.per_provider` counts by.", required=True)
     model: str = key(kinds.text(200), "Name of the model as the provider's API takes it.", required=True)
@@ -178,6 +193,12 @@ class TargetKeys:
     ca_file: str | None = key(
         kinds.PATH,
         "PEM file of certificates trusted beside the system's. Relative paths start at the configuration file.",
+    )
+    cold_start: ColdStartKeys = key(
+        Section(ColdStartKeys, "a mapping such as {factor: 3, minimum: 300ms}"),
+        "What looks like a cold start here, see below.",
+        ColdStartKeys(),
+        shown="`{factor: 3, minimum: 300ms}`",
     )
     simulated: bool = key(kinds.SWITCH, "Served by the simulator; says so wherever it shows.", False)
 
@@ -375,7 +396,12 @@ class LogKeys:
 
 NAMED: Mapping[str, type[Any]] = {"vantages": VantageKeys, "targets": TargetKeys, "probes": ProbeKeys}
 """Top-level mappings of names to entries."""
-NESTED: Mapping[str, type[Any]] = {"checks": ChecksKeys, "price": PriceKeys, "provider_limit": ProviderLimitKeys}
+NESTED: Mapping[str, type[Any]] = {
+    "cold_start": ColdStartKeys,
+    "checks": ChecksKeys,
+    "price": PriceKeys,
+    "provider_limit": ProviderLimitKeys,
+}
 """Mappings inside these that have a table of their own in the reference."""
 SECTIONS: Mapping[str, type[Any]] = {
     "storage": StorageKeys,

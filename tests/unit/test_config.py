@@ -10,7 +10,7 @@ import pytest
 
 from monitor.config import Config, ConfigError, loads
 from monitor.config.plan import allowances
-from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Place, Price
+from monitor.model import AddressFamily, ColdStartRule, ConnectionPolicy, DialectName, Place, Price
 
 TARGETS = """
 targets:
@@ -216,6 +216,15 @@ def test_literal_secrets_warn(text: str, warning: str) -> None:
     assert warning in str(config.warnings[0])
     assert "literal" not in repr(config)
     assert len(config.secrets()) == 1
+
+
+def test_the_cold_start_rule_is_the_targets_own() -> None:
+    """Each of its two thresholds may be left out; without the key the usual rule holds."""
+    assert target_with("cold_start: {minimum: 100ms}").targets["one"].cold_start == ColdStartRule(minimum_seconds=0.1)
+    assert target_with("cold_start: {factor: 2}").targets["one"].cold_start == ColdStartRule(factor=2.0)
+    assert target_with("simulated: true").targets["one"].cold_start == ColdStartRule()
+    with pytest.raises(ConfigError, match=r"one.cold_start.factor: found \"0.5\"; allowed: a factor from 1.1 to 1,000"):
+        target_with("cold_start: {factor: 0.5}")
 
 
 TWINS = """
