@@ -13,50 +13,30 @@ The simulator is a process of its own on this machine; both sides share the mono
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import ssl
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+from common import Cell, Reading, errors_ns, first_token, in_loop, plain_httpx
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from monitor.agent.arrivals import WatchedLoop
-from monitor.agent.probe import Prober
-from monitor.cli.accuracy import Comparison, Summary, compare_all, error_ns, measure, summarise
+from monitor.cli.accuracy import Comparison, Summary, compare_all, summarise
 from monitor.clock import Clock
-from monitor.model import Attempt, DialectName, Probe, Series, Target, Vantage
+from monitor.model import Attempt
 from monitor.simulator.process import SimulatorProcess
-from monitor.simulator.sendlog import Sending, SendKind
+from monitor.simulator.sendlog import Sending
 from monitor.timeline import NS, nearest_rank
 
 TTFT_SECONDS = 0.5
-SPREAD_SECONDS = 0.2
 TARGET_P99_SECONDS = 0.0005
 TARGET_RATIO = 0.1
-
-
-@dataclass(frozen=True)
-class Cell:
-    listener: str  # of the simulator
-    http: str
-    streams: int
-    rate: int  # tokens per second and stream
-    busy: bool
-
-    @property
-    def name(self) -> str:
-        road = ("TLS" if self.listener.startswith("tls") else "plain") + f" HTTP/{self.http}"
-        return f"{self.streams} x {self.rate}/s {road} {'busy' if self.busy else 'idle'}"
 
 
 @dataclass
@@ -91,92 +71,11 @@ def scenario() -> dict[str, Any]:
     }
 
 
-@asynccontextmanager
-async def occupied(busy: bool) -> Any:
-    """Keep the running loop busy 5 ms in every 10 meanwhile."""
-
-    async def spin() -> None:
-        while True:
-            until = time.perf_counter() + 0.005
-            while time.perf_counter() < until:
-                pass
-            await asyncio.sleep(0.005)
-
-    task = asyncio.create_task(spin()) if busy else None
-    try:
-        yield
-    finally:
-        if task is not None:
-            task.cancel()
-
-
-async def first_token(cell: Cell, sim: SimulatorProcess, clock: Clock) -> list[Attempt]:
-    prober = Prober(clock, max_concurrent=cell.streams)
-    await prober.start()
-    target = Target(
-        name="simulated",
-        provider="simulator",
-        model=f"rate-{cell.rate}",
-        dialect=DialectName.OPENAI_CHAT,
-        url=sim.url(cell.listener),
-        http_version=cell.http,
-        ca_file=sim.ca_file,
-    )
-    probe = Probe(name="accuracy", prompt="hello", max_output_tokens=1000, deadline_seconds=60.0)
-    series = Series(vantage=Vantage(name="here"), target=target, probe=probe)
-    try:
-        async with occupied(cell.busy):
-            return await measure(prober, series, cell.streams, SPREAD_SECONDS)
-    finally:
-        await prober.close()
-
-
-async def plain_httpx(cell: Cell, sim: SimulatorProcess, trust: ssl.SSLContext) -> list[tuple[str, int]]:
-    """(request id, monotonic ns of the first token) of each stream; every stream on a fresh connection of its own."""
-    body = {
-        "model": f"rate-{cell.rate}",
-        "stream": True,
-        "max_tokens": 1000,
-        "messages": [{"role": "user", "content": "hello"}],
-    }
-
-    async def one(number: int) -> tuple[str, int]:
-        await asyncio.sleep(number * SPREAD_SECONDS / cell.streams)
-        first = 0
-        async with (
-            httpx.AsyncClient(verify=trust, http2=cell.http == "2", http1=cell.http != "2", timeout=60) as client,
-            client.stream("POST", sim.url(cell.listener) + "/chat/completions", json=body) as response,
-        ):
-            async for line in response.aiter_lines():
-                if not first and line.startswith("data: {"):
-                    choices = json.loads(line[6:])["choices"]
-                    if choices and choices[0]["delta"].get("content"):
-                        first = time.monotonic_ns()
-        return response.headers["x-request-id"], first
-
-    async with occupied(cell.busy):
-        return list(await asyncio.gather(*(one(number) for number in range(cell.streams))))
-
-
-def plain_errors(firsts: Sequence[tuple[str, int]], log: dict[str, list[Sending]]) -> list[int]:
-    errors = []
-    for stream, first_ns in firsts:
-        sent = next((s for s in log.get(stream, ()) if s.kind == SendKind.TOKEN), None)
-        if sent is not None and first_ns:
-            errors.append(error_ns(first_ns, sent))
-    return sorted(errors)
-
-
-def in_loop(loop: Callable[[], asyncio.AbstractEventLoop] | None, work: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(work)
-
-
 def run(wanted: list[Cell], rounds: int, quiet: bool) -> list[Result]:
     """All cells, ours and plain alternating; the log is read when the simulator has ended."""
     clock = Clock()
     ours: dict[Cell, list[Attempt]] = {cell: [] for cell in wanted}
-    plain: dict[Cell, list[tuple[str, int]]] = {cell: [] for cell in wanted}
+    plain: dict[Cell, list[Reading]] = {cell: [] for cell in wanted}
     with tempfile.TemporaryDirectory() as directory:
         with SimulatorProcess(scenario(), send_log=Path(directory) / "sent.jsonl") as sim:
             trust = ssl.create_default_context(cafile=sim.ca_file)
@@ -191,7 +90,7 @@ def run(wanted: list[Cell], rounds: int, quiet: bool) -> list[Result]:
 def result(
     cell: Cell,
     attempts: list[Attempt],
-    firsts: list[tuple[str, int]],
+    firsts: list[Reading],
     log: dict[str, list[Sending]],
     clock: Clock,
 ) -> Result:
@@ -199,7 +98,7 @@ def result(
     if len(comparisons) < len(attempts):
         lost = [a.failure for a in attempts if a.failure]
         sys.exit(f"{cell.name}: {len(attempts) - len(comparisons)} attempts failed, first: {lost[:1]}")
-    errors = plain_errors(firsts, log)
+    errors = errors_ns(firsts, log)
     return Result(cell, summarise(comparisons), nearest_rank(errors, 0.5) / NS, nearest_rank(errors, 0.99) / NS)
 
 
