@@ -20,6 +20,7 @@ from monitor.agent.arrivals import WatchedLoop
 from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
 from monitor.cli import dry_run as dry
+from monitor.cli import env_proxy
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
 from monitor.config import load
@@ -124,6 +125,9 @@ def probe(
         chosen = [Series(vantage=here, target=asked, probe=ad_hoc)]
     else:
         chosen = _from_file(config, target, name, vantage)
+    notice = env_proxy.ignored(chosen)
+    if notice is not None:
+        typer.echo(f"note: {notice}", err=True)
     if dry_run:
         dry.show(chosen, as_json=as_json)
         return

@@ -18,7 +18,7 @@ import typer
 
 from monitor import config as configuration
 from monitor.agent.arrivals import WatchedLoop
-from monitor.cli import logs
+from monitor.cli import env_proxy, logs
 from monitor.cli.station import DRAIN_SECONDS, Station
 from monitor.cli.watch import changes
 from monitor.config import Config, ConfigError, InvalidConfig
@@ -53,6 +53,9 @@ def up(
     for warning in config.warnings:
         log.warning("configuration", warning=str(warning))
     station = Station(config, vantage=vantage, state_directory=state)
+    notice = env_proxy.ignored(station.series)
+    if notice is not None:
+        log.warning(notice)
     _leave(_run(Process(file, station, scrubber)))
 
 

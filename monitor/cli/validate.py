@@ -52,6 +52,8 @@ def report(config: Config) -> dict[str, object]:
         "warnings": [asdict(warning) for warning in config.warnings],
         "series": [_series_report(series) for series in plan.all_series(config)],
         "targets": [asdict(use) for use in plan.uses(config)],
+        "currency": config.prices.currency,
+        "budget": asdict(config.budget),
     }
 
 
@@ -80,10 +82,25 @@ def _print_plan(config: Config) -> None:
     console = Console()
     console.print(_series_table(config))
     console.print(_use_table(config))
+    for line in _budget_lines(config):
+        console.print(Text(line), soft_wrap=True)
     series = plan.all_series(config)
     slots = sum(plan.slots_per_hour(item.probe) for item in series)
     last = f"{config.path} is good: {len(series)} series, {slots:,.0f} slots an hour, digest {config.digest}"
     console.print(Text(last), soft_wrap=True)
+
+
+def _budget_lines(config: Config) -> list[str]:
+    """The caps, those of all processes together."""
+    caps = [("all targets", config.budget.overall), *config.budget.per_target.items()]
+    amounts = {
+        name: [
+            *([f"{cap.money:g} {config.prices.currency}"] if cap.money is not None else []),
+            *([f"{cap.tokens:,} tokens"] if cap.tokens is not None else []),
+        ]
+        for name, cap in caps
+    }
+    return [f"At most {' and '.join(found)} a day (UTC) for {name}" for name, found in amounts.items() if found]
 
 
 def _series_table(config: Config) -> Table:

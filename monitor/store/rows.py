@@ -102,6 +102,7 @@ def to_row(attempt: Attempt, received_at: datetime, *, simulated: bool) -> Row:
         "finish_reason": said.get("finish_reason"),
         "server": said.get("server", _NOTHING),
         "service": said.get("service"),
+        "cost": said.get("cost"),
     }
     return {column: value for column, value in row.items() if value is not None}
 
@@ -131,6 +132,7 @@ def to_attempt(row: Mapping[Any, Any]) -> Attempt:
             **{name: row[column] for column, name in _HTTP.items()},
         ),
         server=row["server"],
+        cost=row["cost"],
         service=ServiceFacts() if row["service"] is None else wire.read_service(row["service"]),
         tcp=TcpFacts(**{name: row[column] for column, name in _TCP.items()}),
         clock_source=None if row["clock_source"] is None else ClockSource(row["clock_source"]),

@@ -103,6 +103,7 @@ attempts = Table(
     Column("request_id", Text),
     Column("served_model", Text),
     Column("server", JSONB, nullable=False),  # reported timings, seconds
+    Column("cost", Double),  # in the currency of the agent's prices; null: no price, or nothing was asked
     Column("service", JSONB),  # limits, version, region, upstream, tier; null: nothing was told
     Index("attempts_of_series", "vantage_id", "series_id", "scheduled_at"),
     Index("attempts_received", "received_at"),

@@ -81,6 +81,7 @@ FULL = Attempt(
     loop_lag_seconds=0.0613,
     coalesced_reads=3,
     reads=40,
+    cost=0.000123,
 )
 MISSED = Attempt(
     vantage="lagos",
@@ -258,6 +259,7 @@ def test_the_view_derives_what_the_timeline_defines(store: Engine) -> None:
         assert row["control_seconds"] == pytest.approx(line.control)
         assert row["lasted_seconds"] == pytest.approx(line.lasted_ns / 1e9)
         assert row["valid"] == attempt.valid
+        assert row["cost"] == attempt.cost
 
 
 def test_a_database_that_is_away_is_told_apart_from_bad_rows() -> None:

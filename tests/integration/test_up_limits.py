@@ -75,13 +75,17 @@ def test_a_budget_is_hard_and_survives_a_restart(tmp_path, simulator, store, dat
 
 
 def test_a_reload_gives_more(tmp_path, simulator, store, database_url):
-    """A higher cap counts at once, with what was spent before."""
+    """A higher cap counts at once, with what was spent before. A proxy of the environment is refused in words."""
     content = configuration(simulator.url(), probes=PROBES, budget={"tokens_per_day": WORST_TOKENS - 1})
-    with Up(tmp_path, content, DATABASE_URL=database_url) as up:
+    proxy = "http://user:planted@127.0.0.1:1"
+    with Up(tmp_path, content, DATABASE_URL=database_url, HTTPS_PROXY=proxy, all_proxy=proxy) as up:
         until(lambda: missed(store, MissReason.BUDGET), "a slot that the budget kept back")
         assert not asked(store)
         up.write({**content, "budget": {"tokens_per_day": 1_000_000}})
         until(lambda: len(asked(store)) >= 2, "probing again")
+    said = [line for line in up.lines if "of the environment are not used, on purpose" in line["message"]]
+    assert [line["level"] for line in said] == ["warning"]
+    assert "planted" not in "".join(up.raw)
 
 
 def test_a_429_is_shown_and_then_left_alone(tmp_path, simulator, store, database_url):

@@ -78,3 +78,23 @@ def test_schema(app: typer.Typer) -> None:
     """`schema` prints JSON Schema."""
     result = CliRunner().invoke(app, ["schema"])
     assert json.loads(result.stdout)["$schema"].endswith("2020-12/schema")
+
+
+def test_money(app: typer.Typer, tmp_path: Path) -> None:
+    """What a day may cost at most, and the caps that hold whatever it would cost."""
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "targets: {t: {provider: p, model: m, dialect: openai_chat, url: 'https://x/v1'}}\n"
+        "probes: {q: {prompt: hi, interval: 60s, max_output_tokens: 100}}\n"
+        "prices: {currency: EUR, per_model: {m: {input: 1, output: 10}}}\n"
+        "budget: {money_per_day: 0.5, per_target: {t: {tokens_per_day: 100000}}}\n"
+    )
+    result = CliRunner().invoke(app, ["validate", str(file)])
+    assert result.exit_code == 0
+    assert "EUR, at most" in " ".join(result.stdout.split())
+    assert "1.50" in result.stdout  # 1,440 times 40 tokens at 1 and 100 at 10 a million
+    assert "At most 0.5 EUR a day (UTC) for all targets" in result.stdout
+    assert "At most 100,000 tokens a day (UTC) for t" in result.stdout
+    report = json.loads(CliRunner().invoke(app, ["validate", str(file), "--json"]).stdout)
+    assert report["targets"][0]["cost_per_day"] == pytest.approx(1.4976)
+    assert report["budget"]["overall"] == {"money": 0.5, "tokens": None}
