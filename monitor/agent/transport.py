@@ -190,7 +190,7 @@ async def _dial(
             connected_ns = await writable(sock, clock, turnstile)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise OSError(code, os.strerror(code))
+            raise OSError(code, f"{os.strerror(code)} ({address[0]} port {address[1]})")
     except BaseException:
         sock.close()
         raise
