@@ -195,7 +195,7 @@ def show(results: Sequence[Figures], tools: Sequence[str], load_before: float) -
         of = str(r.compared) if r.compared >= r.asked else f"{r.compared} of {r.asked}"
         wanted = str(r.at_once_wanted) if first else ""
         table.add_row(wanted, r.tool, str(r.at_once), of, *(f"{figure * 1e3:.3f}" for figure in seconds))
-    console = Console(width=120)
+    console = Console(width=130)
     console.print(table)
     console.print("error: how far the instant of the first token (start + TTFT) lies outside its send on the server.")
     console.print(
