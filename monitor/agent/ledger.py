@@ -17,7 +17,7 @@ from pathlib import Path
 
 import structlog
 
-from monitor.agent.spoolfile import is_corrupt, set_aside
+from monitor.agent.spoolfile import is_corrupt, set_aside, sync_directory
 
 SCHEMA_VERSION = 1
 SCHEMA = f"""
@@ -122,6 +122,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             db.executescript(SCHEMA)
+            sync_directory(path.parent)
         elif version != SCHEMA_VERSION:
             raise ValueError(f"the file is of another version ({version})")
     except BaseException:

@@ -67,6 +67,7 @@ class Spending:
         self._reached: set[tuple[str | None, str]] = set()
         self._behind_since_ns: int | None = None
         self._trouble: str | None = None
+        self._is_closed = False
 
     def limit(self, allowances: Iterable[Allowance]) -> None:
         """Other caps from now on; what was spent today counts against them."""
@@ -115,11 +116,12 @@ class Spending:
             return
         self._add(booking.series, booking.use, sign=-1)
         self._add(booking.series, use)
-        if self._allowances:
+        if self._allowances and not self._is_closed:
             self._keep()
 
     async def close(self) -> None:
-        """Finish writing and let go of the file. Nothing may be asked afterwards."""
+        """Finish writing and let go of the file. What is settled later stays booked at its worst."""
+        self._is_closed = True
         await asyncio.get_running_loop().run_in_executor(self._thread, self._ledger.close)
         self._thread.shutdown(wait=False)
 

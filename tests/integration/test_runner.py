@@ -9,9 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from monitor.agent.pace import Pace
 from monitor.agent.runner import Outlets, Runner, key_of
 from monitor.agent.schedule import LATE_ROWS, Walked, grid, microseconds
 from monitor.agent.spoolfile import SkippedSlots
+from monitor.agent.unmeasured import missed
 from monitor.clock import Clock, ManualClock
 from monitor.model import Attempt, DialectName, FailureKind, MissReason, Outcome, Probe, Series, Slot, Target, Vantage
 
@@ -353,3 +355,35 @@ async def test_what_does_not_end_is_aborted_and_recorded():
     assert ledger.at_once == 0
     assert ledger.of(Outcome.SUCCESS) == []
     assert ledger.of(Outcome.MISSED, MissReason.SHUTDOWN)
+
+
+async def test_what_may_not_be_asked_is_missed_with_its_reason():
+    """A slot that a gate keeps back is a row and counted; a confirming attempt that it keeps back is nothing."""
+    ledger = Ledger(Clock())
+
+    async def kept_back(slot: Slot, one: Series) -> Attempt:
+        return missed(slot, one, MissReason.BUDGET, ledger.clock.now())
+
+    async with running(ledger, series(), run=kept_back) as runner:
+        await until(lambda: len(ledger.of(Outcome.MISSED, MissReason.BUDGET)) >= 2)
+        assert runner.missed[MissReason.BUDGET] >= 2
+
+    other = Ledger(Clock())
+
+    async def no_second(slot: Slot, one: Series, attempt: Attempt) -> Attempt:
+        return missed(slot, one, MissReason.BUDGET, other.clock.now(), try_number=1)
+
+    async with running(other, series(), confirm=no_second):
+        await until(lambda: len(other.of(Outcome.SUCCESS)) >= 2)
+    assert not other.of(Outcome.MISSED, MissReason.BUDGET)
+
+
+async def test_the_pace_of_a_provider_is_for_all_its_series():
+    """Two series of one provider share its pace; another provider is not held up; what waits too long is missed."""
+    ledger = Ledger(Clock())
+    many = [series("a"), series("b"), series("free", provider="other")]
+    async with running(ledger, *many, pace=Pace({"p": 2})):
+        await until(lambda: len([a for a in ledger.attempts if a.target == "free"]) >= 4)
+        await until(lambda: len(ledger.of(Outcome.MISSED, MissReason.CAPACITY)) >= 2)
+    assert len([a for a in ledger.of(Outcome.SUCCESS) if a.target in "ab"]) == 2
+    assert {a.target for a in ledger.of(Outcome.MISSED, MissReason.CAPACITY)} <= {"a", "b"}

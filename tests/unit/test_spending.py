@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
@@ -139,6 +142,30 @@ def test_the_booking_is_on_disk_before_the_attempt(tmp_path: Path) -> None:
 
     account.run(life)
     assert account.file.stat().st_mode & 0o077 == 0
+
+
+def test_a_killed_process_leaves_its_bookings(tmp_path: Path) -> None:
+    """What was booked when the process died by SIGKILL is spent, as far as the next one knows."""
+    script = f"""
+import asyncio, os, signal
+from pathlib import Path
+from tests.unit.test_spending import MONEY, NOON, ONE, Spending, spend, Use
+from monitor.clock import ManualClock
+async def life():
+    guard = Spending(Path({str(tmp_path / "spending.sqlite3")!r}), [MONEY], ManualClock(NOON))
+    assert await spend(guard, Use(input=30))
+    assert await guard.book(ONE) is not None
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(life())
+"""
+    root = Path(__file__).parents[2]
+    died = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+
+    async def after(guard: Spending) -> None:
+        assert guard.balances()[0].spent == 130
+
+    Account(tmp_path, MONEY).run(after)
 
 
 def test_a_new_day_renews(tmp_path: Path) -> None:
