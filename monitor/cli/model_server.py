@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from monitor.cli.children import Child, Ledger, leave_with_parent
@@ -48,6 +49,40 @@ def start(log: Path, ledger: Ledger, key: str, sleep_idle_seconds: int, port: in
     arguments = ["--sleep-idle-seconds", str(sleep_idle_seconds), "--port", str(port)]
     environment = {KEY_VARIABLE: key}
     return Child("model", "monitor.cli.model_server", arguments, log=log, ledger=ledger, environment=environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request as the server's own log tells of it."""
+
+    woke_the_model: bool  # the model had been unloaded and was loaded for it
+    load_seconds: float | None  # how long that took, None when it did not happen
+
+
+def served(log: str) -> list[Served]:
+    """The requests that were worked on, in their order, from the text of the server's log.
+
+    Its lines begin with the time since the start (minutes.seconds.milliseconds.microseconds). A load counts after
+    "exiting sleeping state": the one at the start is no request's.
+    """
+    requests: list[Served] = []
+    exited: float | None = None
+    loaded = False
+    for line in log.splitlines():
+        if "exiting sleeping state" in line:
+            exited = _log_seconds(line) if exited is None else exited
+        elif "load_model: loading model" in line:
+            loaded = exited is not None
+        elif "launch_slot_" in line and "processing task" in line:
+            took = _log_seconds(line) - exited if exited is not None and loaded else None
+            requests.append(Served(took is not None, took))
+            exited, loaded = None, False
+    return requests
+
+
+def _log_seconds(line: str) -> float:
+    minutes, seconds, milliseconds, microseconds = line.split(maxsplit=1)[0].split(".")
+    return int(minutes) * 60 + int(seconds) + int(milliseconds) / 1e3 + int(microseconds) / 1e6
 
 
 def serve(port: int, sleep_idle_seconds: int, key: str) -> None:
