@@ -21,6 +21,7 @@ from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
 from monitor.cli import dry_run as dry
 from monitor.cli import env_proxy
+from monitor.cli.leaving import leave
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
 from monitor.config import load
@@ -136,8 +137,8 @@ def probe(
         with asyncio.Runner(loop_factory=WatchedLoop) as runner:
             good = runner.run(_run_all(chosen, count, user_clock, show))
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if good else 1)
+        leave(130)
+    leave(0 if good else 1)
 
 
 def _from_file(config: Path | None, target: str | None, name: str | None, vantage: str | None) -> list[Series]:

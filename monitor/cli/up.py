@@ -6,10 +6,7 @@ Hides signals and the reloading of the configuration; what runs is a `Station`.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +16,7 @@ import typer
 from monitor import config as configuration
 from monitor.agent.arrivals import WatchedLoop
 from monitor.cli import env_proxy, logs
+from monitor.cli.leaving import leave
 from monitor.cli.station import DRAIN_SECONDS, Station
 from monitor.cli.watch import changes
 from monitor.config import Config, ConfigError, InvalidConfig
@@ -56,7 +54,7 @@ def up(
     notice = env_proxy.ignored(station.series)
     if notice is not None:
         log.warning(notice)
-    _leave(_run(Process(file, station, scrubber)))
+    leave(_run(Process(file, station, scrubber)))
 
 
 def _run(process: Process) -> int:
@@ -68,15 +66,6 @@ def _run(process: Process) -> int:
     except Exception:  # what a defect's traceback says goes through the scrubber like any other line
         log.exception("First Token ends by a defect of its own")
         return DEFECT
-
-
-def _leave(code: int) -> None:
-    """End the process; threads that hang in a database or a resolver are not waited for."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        os._exit(code)
-    raise typer.Exit(code)
 
 
 class Process:

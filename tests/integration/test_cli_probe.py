@@ -48,7 +48,8 @@ def sim() -> Iterator[SimulatorProcess]:
 
 def run(*arguments: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
-    plain = {k: v for k, v in os.environ.items() if k not in ("FIRSTTOKEN_VANTAGE", "FORCE_COLOR", "COLUMNS")}
+    ours = ("FIRSTTOKEN_VANTAGE", "FORCE_COLOR", "COLUMNS")
+    plain = {k: v for k, v in os.environ.items() if k not in ours and not k.lower().endswith("_proxy")}
     env = {**plain, "COLUMNS": "80", **environment}
     return subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, env=env, check=False)
 
