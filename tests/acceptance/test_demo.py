@@ -170,6 +170,7 @@ def test_a_real_model_cold_and_warm_from_four_places(start: Callable[..., Runnin
     assert eventually(lambda: expected <= metrics_seen(page), 10), expected - metrics_seen(page)
 
     assert eventually(lambda: cold_and_warm(rows(demo.state)), 60), "no attempt waited for the model to be loaded"
+    assert eventually(lambda: cold_starts_counted(page) > 0, 60), "no cold start of the real model was counted"
     assert expected <= {(row.vantage, row.target) for row in rows(demo.state)}
 
     processes, sockets = demo.processes(), socket_folder(demo.state)
@@ -179,6 +180,12 @@ def test_a_real_model_cold_and_warm_from_four_places(start: Callable[..., Runnin
     assert "Nothing is left behind" in demo.output
     assert_nothing_left(demo, processes)
     assert not sockets.exists()
+
+
+def cold_starts_counted(page: str) -> float:
+    """Cold starts of the real model, as /metrics has them."""
+    lines = [line for line in fetch(page + "metrics").splitlines() if line.startswith("firsttoken_cold_starts_total{")]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if f'target="{demo_plan.MODEL_TARGET}"' in line)
 
 
 def cold_and_warm(stored: list[Attempt]) -> bool:
