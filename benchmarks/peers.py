@@ -48,7 +48,8 @@ LEAST_STREAMS = 8
 
 INCLUDES = {
     "First Token": "from before resolving and connecting (a fresh connection each) to the kernel's stamp of the first "
-    "token's arrival; `valid only` leaves out the attempts whose measurement it doubts itself, as its histograms do",
+    "token's arrival; what its own loop is late before sending is in it (and told as `remainder`); `valid only` leaves "
+    "out the attempts whose measurement it doubts itself, as its histograms do",
     "httpx loop": "from before a new client is made and connects to the moment the loop has read and parsed the first "
     "token: the time a busy loop or processor keeps it waiting is in it",
     "aiperf": "from just before its worker's aiohttp request (a fresh connection each, by option; connecting is in it, "
