@@ -41,7 +41,7 @@ ADVICE: Mapping[FailureKind, str] = {
     K.FIRST_TOKEN_DEADLINE: "No token came in time: a long queue or a cold start; raise the deadline to see how long.",
     K.TOTAL_DEADLINE: "The answer took longer than `deadline_seconds`: compare with its history, or raise it.",
     K.TOO_LARGE: "The server sent more than any sane answer needs: check what stands behind `url`.",
-    K.CHECK_FAILED: "The answer came but is not what the probe's check wants: read the answer by hand.",
+    K.CHECK_FAILED: "The answer came whole but is not what the probe wants: see which check, and read it by hand.",
     K.INTERNAL: "A defect or a limit of this monitor, not of the target: see its log, and please report it.",
 }
 """Complete over the enum; a test holds it."""
