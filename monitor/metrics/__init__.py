@@ -7,7 +7,7 @@ gauges appear with their first value: a duration of 0 s before anything was meas
 Which attempts count where:
 
 - one-off probes: nowhere;
-- late ones (they tell of the past): `firsttoken_late_attempts_total` alone;
+- late ones (they tell of the past): `firsttoken_late_attempts_total`, and what they cost, which was spent all the same;
 - missed slots: `firsttoken_missed_slots_total` alone;
 - confirming ones (try 1): `firsttoken_confirming_attempts_total` and the tokens they cost, so that the second, warm
   request does not flatter the distributions;
@@ -32,7 +32,7 @@ from datetime import datetime
 from prometheus_client import CollectorRegistry
 
 from monitor.clock import Clock
-from monitor.metrics.counting import count, tokens_per_second
+from monitor.metrics.counting import count, count_cost, tokens_per_second
 from monitor.metrics.exposition import expose
 from monitor.metrics.families import SERIES_BUDGET, SERIES_LABELS, Families, label_values
 from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, VerdictKind
@@ -102,6 +102,7 @@ class Metrics:
                 families.undeclared.inc()
             elif late:
                 families.late.labels(*values).inc()
+                count_cost(families, attempt, values, series.target.price)
             elif attempt.outcome is Outcome.MISSED:
                 families.missed.labels(*values, attempt.missed or MissReason.LATE).inc()
             else:

@@ -18,8 +18,7 @@ MINIMUM_STREAM_SECONDS = 0.001
 def count(families: Families, attempt: Attempt, values: tuple[str, ...], price: Price | None = None) -> None:
     """Count an attempt that was made and tells of now; `values` are those of its series' labels."""
     _count_tokens(families, attempt, values)
-    if attempt.cost is not None and price is not None:
-        families.spend.labels(*values, price.currency).inc(attempt.cost)
+    count_cost(families, attempt, values, price)
     if attempt.try_number:
         families.confirming.labels(*values).inc()
         return
@@ -34,6 +33,12 @@ def count(families: Families, attempt: Attempt, values: tuple[str, ...], price: 
         _distribute(families, attempt, values)
     else:
         families.invalid.labels(*values).inc()
+
+
+def count_cost(families: Families, attempt: Attempt, values: tuple[str, ...], price: Price | None) -> None:
+    """Count the money that an attempt has cost, whenever it comes to light."""
+    if attempt.cost is not None and price is not None:
+        families.spend.labels(*values, price.currency).inc(attempt.cost)
 
 
 def _count_tokens(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:

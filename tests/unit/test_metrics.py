@@ -320,7 +320,7 @@ def test_spend_begins_at_zero_and_counts_every_try() -> None:
     assert value(metrics, "spend_total", currency="EUR") == 0
     metrics.observe(replace(SUCCESS, cost=0.25), priced, late=False)
     metrics.observe(replace(SUCCESS, cost=0.5, try_number=1), priced, late=False)
-    metrics.observe(replace(FAILED, cost=0.125), priced, late=False)
+    metrics.observe(replace(FAILED, cost=0.125), priced, late=True)
     assert value(metrics, "spend_total", currency="EUR") == pytest.approx(0.875)
     metrics.declare(SERIES)
     metrics.forget(SERIES)
