@@ -44,6 +44,7 @@ class Tape:
     worst_lag_ns: int = 0
     worst_step_ns: int = 0
     unstamped: int = 0
+    late_ns: int = 0  # between being able to go on and going on, up to the request: our own delay inside the journey
     connection: Connection | None = None
     last_write_began_ns: int | None = None
     last_write_ns: int | None = None
@@ -73,9 +74,14 @@ class Tape:
             self.marks[Mark.SEND_END] = min(self.head_began_ns, self.last_write_began_ns)
         self.mark(Mark.HEADERS, self.head_began_ns)
 
+    def went_on(self, possible_since_ns: int) -> None:
+        """A step before the request goes on only now, though it could since then."""
+        self.late_ns += max(0, self.clock.monotonic_ns() - possible_since_ns)
+
     def saw(self, arrival: Arrival) -> None:
         """Count one read of the response; what comes before it, a TLS handshake, has no tokens to merge."""
         if Mark.SEND_END not in self.marks:
+            self.went_on(arrival.at_ns)
             return
         self.reads += 1
         self.worst_lag_ns = max(self.worst_lag_ns, arrival.lag_ns)
@@ -102,8 +108,11 @@ class Turnstile:
         self.wake(mine)
         await mine
 
-    def wake(self, reader: asyncio.Future[None]) -> None:
-        """Let the reader go on now, or when its turn comes."""
+    def wake(self, reader: asyncio.Future[None], *, urgent: bool = False) -> None:
+        """Let the reader go on now, or when its turn comes.
+
+        Urgent ones, whose request is still to be sent, go first: their waiting would be measured as the journey's.
+        """
         if self._polls is not None and self._polls.turns != self._turn_number:
             self._turn_number, self._released = self._polls.turns, 0
         if self._released < WAKES_PER_TURN and not self._waiting:
@@ -111,7 +120,10 @@ class Turnstile:
             return
         if not self._waiting:
             self._loop.call_soon(self._next_turn)
-        self._waiting.append(reader)
+        if urgent:
+            self._waiting.appendleft(reader)
+        else:
+            self._waiting.append(reader)
 
     def _next_turn(self) -> None:
         self._released = 0
@@ -153,6 +165,7 @@ class Connection(httpcore.AsyncNetworkStream):
         self._closed = False
         self._waiter: asyncio.Future[None] | None = None
         self._batch_seconds = 0.0
+        self._asked = False  # whether a request went out on it
         self._resting: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
@@ -204,7 +217,7 @@ class Connection(httpcore.AsyncNetworkStream):
             self._resting.cancel()
             self._resting = None
         if self._waiter is not None:
-            self._turnstile.wake(self._waiter)
+            self._turnstile.wake(self._waiter, urgent=not self._asked)
             self._waiter = None
 
     def batch(self, seconds: float) -> None:
@@ -307,6 +320,7 @@ class Connection(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send everything; the tape keeps when the last piece was handed to the kernel."""
+        self._asked = True
         if not buffer:
             return
         try:
@@ -460,7 +474,7 @@ async def writable(sock: socket.socket, clock: Clock, turnstile: Turnstile) -> i
         nonlocal seen_ns
         seen_ns = clock.monotonic_ns()
         loop.remove_writer(sock.fileno())
-        turnstile.wake(ready)
+        turnstile.wake(ready, urgent=True)
 
     loop.add_writer(sock.fileno(), on_writable)
     try:

@@ -84,6 +84,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         addresses = await self._resolve(tape, first_host, first_port)
         tape.mark(Mark.CONNECT_START)
         sock, connected_ns = await self._connect_first(addresses, until)
+        tape.went_on(connected_ns)
         connection = Connection(
             sock,
             self.clock,
@@ -122,6 +123,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         if isinstance(found, Exception):
             raise found
         tape.mark(Mark.RESOLVE_END, answered_ns)
+        tape.went_on(answered_ns)
         return found
 
     def _allowed(self, addresses: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -18,6 +18,8 @@ from monitor.model import ClockSource, Doubt
 
 LOOP_LAG_NS = 50_000_000
 """A blocked event loop delays our own marks (start, send, connect): over 50 ms the attempt is tainted."""
+OWN_LATENESS_NS = 10_000_000
+"""Connected, answered or greeted, but not going on: many short turns of a crowded loop delay the sending as well."""
 CLOCK_STEP_NS = 1_000_000
 """Wall minus monotonic may not move by more than this during an attempt: stamps are converted with it."""
 STEAL_NS = 50_000_000
@@ -80,7 +82,7 @@ def judge(
     step = max(abs(clock.offset_ns() - began.offset_ns), tape.worst_step_ns)
     throttled = machine.cgroup.throttled()
     found = {
-        Doubt.LOOP_LAG: blocked > LOOP_LAG_NS,
+        Doubt.LOOP_LAG: blocked > LOOP_LAG_NS or tape.late_ns > OWN_LATENESS_NS,
         Doubt.COALESCED: coalesced,
         Doubt.FIRST_TOKEN_COALESCED: first_token_coalesced,
         Doubt.CPU_THROTTLED: throttled is not None and began.throttled is not None and throttled > began.throttled,
