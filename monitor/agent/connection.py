@@ -74,9 +74,17 @@ class Tape:
             self.marks[Mark.SEND_END] = min(self.head_began_ns, self.last_write_began_ns)
         self.mark(Mark.HEADERS, self.head_began_ns)
 
+<<<<<<< HEAD
     def went_on(self, possible_since_ns: int) -> None:
         """A step before the request goes on only now, though it could since then."""
         self.late_ns += max(0, self.clock.monotonic_ns() - possible_since_ns)
+=======
+    def starts_over(self) -> None:
+        """The request is sent again, over a new connection: its server had announced not to take it up."""
+        for mark in (Mark.SEND_START, Mark.SEND_END):
+            self.marks.pop(mark, None)
+        self.h2_stream = self.head_began_ns = None
+>>>>>>> bb7c3fc (wip)
 
     def saw(self, arrival: Arrival) -> None:
         """Count one read of the response; what comes before it, a TLS handshake, has no tokens to merge."""
@@ -258,10 +266,11 @@ class Connection(httpcore.AsyncNetworkStream):
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Plaintext as it comes; `last_arrival` is the arrival that completed it. Deadlines are the attempt's own."""
-        data = await self._read(max_bytes)
-        if data:
-            self._note_headers(data)
-        return data
+        while data := await self._read(max_bytes):
+            handed_on = self._follow(data)
+            if handed_on:
+                return handed_on
+        return b""
 
     async def _read(self, max_bytes: int) -> bytes:
         if self._peeked:
@@ -295,22 +304,26 @@ class Connection(httpcore.AsyncNetworkStream):
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             return b""
 
-    def _note_headers(self, plain: bytes) -> None:
-        """Note the read in which this response's head begins: on HTTP/2 its HEADERS frame, not a control frame."""
+    def _follow(self, plain: bytes) -> bytes:
+        """Note the read in which this response's head begins (its HEADERS frame); give what is httpcore's business."""
         tape = current_tape.get(None)
         if tape is not None and Mark.CONNECT_START in tape.marks and Mark.CONNECT_END not in tape.marks:
-            return  # a proxy's answer to CONNECT: neither frames nor this response
-        streams = [s for kind, s in self._frames_in(plain) if kind == HEADERS] if self._speaks_http2 else None
-        if tape is None or self.last_arrival is None or Mark.HEADERS in tape.marks:
-            return
-        if tape.head.begins(plain) if streams is None else tape.h2_stream in streams:
+            return plain  # a proxy's answer to CONNECT: neither frames nor this response
+        waits = tape is not None and Mark.HEADERS not in tape.marks
+        if self._speaks_http2:
+            stream = tape.h2_stream if tape is not None else None
+            plain, frames = self._frames.follow(plain, stream)
+            self._refuse_http1()
+            begins = (HEADERS, stream) in frames
+        else:
+            begins = waits and tape is not None and tape.head.begins(plain)
+        if begins and waits and tape is not None and self.last_arrival is not None:
             tape.head_began_ns = self.last_arrival.at_ns
+        return plain
 
-    def _frames_in(self, plain: bytes) -> list[tuple[int, int]]:
-        frames = self._frames.frames(plain)
+    def _refuse_http1(self) -> None:
         if self._frames.is_http1:
             raise httpcore.RemoteProtocolError("the server speaks HTTP/1, not HTTP/2")
-        return frames
 
     @property
     def _speaks_http2(self) -> bool:
@@ -335,7 +348,8 @@ class Connection(httpcore.AsyncNetworkStream):
             return
         if self._speaks_http2 and self._tls is None:
             self._on_readable()
-            self._frames_in(b"".join(arrival.data for arrival in self._arrivals))  # an HTTP/1 server has said so
+            self._frames.follow(b"".join(arrival.data for arrival in self._arrivals))
+            self._refuse_http1()  # it has said so before it hung up
         raise httpcore.WriteError(broken) from broken
 
     async def _flush(self) -> None:
@@ -421,9 +435,9 @@ class Connection(httpcore.AsyncNetworkStream):
 
     def is_over(self) -> bool:
         """Whether the peer has ended an idle connection or said that it will; on HTTP/2 idle peers may speak."""
-        if self._fell_idle():
+        if self._fell_idle() or self._frames.going_away:
             return True
-        return self._speaks_http2 and GOAWAY in (kind for kind, _ in copy(self._frames).frames(self._peeked))
+        return self._speaks_http2 and GOAWAY in (kind for kind, _ in copy(self._frames).follow(self._peeked)[1])
 
     def _fell_idle(self) -> bool:
         """Take in what has come meanwhile, and say whether that was the end."""

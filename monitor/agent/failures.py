@@ -170,12 +170,26 @@ def _from_protocol(link: BaseException, phase: Phase) -> Verdict | None:
         if any(word in said.lower() for word in _CLOSED):
             return K.DISCONNECTED, f"the connection ended early: {said}"
         return K.PROTOCOL_ERROR, f"the response is no HTTP: {said}"
+    if _is_h2s(link):  # httpcore lets them through in a body
+        return _from_h2(link)
     if isinstance(link, httpx.DecodingError | zlib.error):
         return K.PROTOCOL_ERROR, f"the body is not what its content-encoding says: {link}"
     return None
 
 
+def _is_h2s(error: object) -> bool:
+    return type(error).__module__.startswith(("h2.", "hpack.", "hyperframe."))
+
+
+def _from_h2(error: object) -> Verdict:
+    said = f"{type(error).__name__}: {error}"
+    kind = K.TOO_LARGE if any(word in said.lower() for word in _TOO_LARGE) else K.PROTOCOL_ERROR
+    return kind, f"the server broke the rules of HTTP/2 ({said})"
+
+
 def _from_local_protocol(link: BaseException) -> Verdict:
+    if link.args and _is_h2s(link.args[0]):  # httpcore thinks that it was us
+        return _from_h2(link.args[0])
     if any(word in str(link).lower() for word in ("illegal header", "invalid header")):  # the text would show the value
         return K.BAD_REQUEST, "a request header holds a character that HTTP does not allow (a line break in the key?)"
     if any(word in str(link).lower() for word in _TOO_LARGE):

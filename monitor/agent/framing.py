@@ -9,6 +9,8 @@ import re
 
 HEADERS, GOAWAY = 0x1, 0x7
 """Types of HTTP/2 frames (RFC 9113, 6)."""
+_GOAWAY_TYPE = bytes([GOAWAY])
+_STREAM = 0x7FFFFFFF
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 _INTERIM = re.compile(rb"HTTP/\d\.\d 1(?!01)")
 """1xx, but for 101: that one is final."""
@@ -41,30 +43,54 @@ class HeadWalker:
 
 
 class FrameWalker:
-    """Follows the frames of an HTTP/2 connection from its first byte (RFC 9113, 4.1), only to see responses begin."""
+    """Follows the frames of an HTTP/2 connection from its first byte (RFC 9113, 4.1), to see responses begin.
+
+    It also keeps back what httpcore would stumble over: a polite GOAWAY, with which servers that drain a connection
+    announce that they will finish what they began and take up nothing more.
+    """
 
     def __init__(self) -> None:
         self._head = b""
         self._payload_left = 0
+        self._keeping_back = False
         self._first = True
         self.is_http1 = False  # the peer answered in HTTP/1
+        self.going_away = False  # the peer will take up no further request
 
-    def frames(self, data: bytes) -> list[tuple[int, int]]:
-        """Type and stream of each frame that begins in this piece of the stream."""
-        begun, at = [], 0
+    def follow(self, data: bytes, stream: int | None = None) -> tuple[bytes, list[tuple[int, int]]]:
+        """What of this piece to hand on (b"": nothing yet), and type and stream of each frame that begins in it.
+
+        `stream` is the one that still awaits its answer: a GOAWAY that gives it up is handed on.
+        """
+        passed, begun, at = bytearray(), [], 0
         while at < len(data):
-            skipped = min(self._payload_left, len(data) - at)
-            self._payload_left -= skipped
-            at += skipped
-            if at == len(data):
-                break
-            taken = data[at : at + 9 - len(self._head)]
+            if self._payload_left:
+                piece = data[at : at + self._payload_left]
+                self._payload_left -= len(piece)
+                at += len(piece)
+                passed += b"" if self._keeping_back else piece
+                continue
+            taken = data[at : at + self._wanted() - len(self._head)]
             self._head += taken
             at += len(taken)
-            if len(self._head) == 9:
-                self.is_http1 = self.is_http1 or (self._first and self._head.startswith(b"HTTP/1"))
-                self._first = False
-                self._payload_left = int.from_bytes(self._head[:3])
-                begun.append((self._head[3], int.from_bytes(self._head[5:9]) & 0x7FFFFFFF))
-                self._head = b""
-        return begun
+            if len(self._head) == self._wanted():
+                begun.append((self._head[3], int.from_bytes(self._head[5:9]) & _STREAM))
+                passed += self._begin(stream)
+        return bytes(passed), begun
+
+    def _wanted(self) -> int:
+        """The bytes after which it is known what to do with a frame: its head, of a GOAWAY its reason too."""
+        reasoned = self._head[3:4] == _GOAWAY_TYPE and int.from_bytes(self._head[:3]) >= 8
+        return 17 if len(self._head) >= 9 and reasoned else 9
+
+    def _begin(self, stream: int | None) -> bytes:
+        head, self._head = self._head, b""
+        self.is_http1 = self.is_http1 or (self._first and head.startswith(b"HTTP/1"))
+        self._first = False
+        self._payload_left = int.from_bytes(head[:3]) - (len(head) - 9)
+        self._keeping_back = False
+        if head[3] == GOAWAY:
+            self.going_away = True
+            last, error = int.from_bytes(head[9:13]) & _STREAM, int.from_bytes(head[13:17])
+            self._keeping_back = len(head) == 17 and not error and last >= (stream or 0)
+        return b"" if self._keeping_back else head

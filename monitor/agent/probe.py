@@ -453,6 +453,8 @@ class _Run:
         self.reusable = False
         with suppress(Exception):
             async with asyncio.timeout(CONTROL_SECONDS):
+                if lane.is_over:
+                    await lane.aclose()
                 url = self._dialect.control_url(self._series.target)
                 headers = self._question.headers_for("GET", url, b"", self._clock)
                 response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)

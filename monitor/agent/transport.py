@@ -79,6 +79,7 @@ class Backend(httpcore.AsyncNetworkBackend):
     ) -> Connection:
         """Resolve and connect, marked. Raises OSError itself (httpcore would drop the cause), ProxyRefused."""
         tape = current_tape.get()
+        tape.starts_over()
         until = asyncio.get_running_loop().time() + (10.0 if timeout is None else timeout)
         first_host, first_port = (self._proxy.host, self._proxy.port or 80) if self._proxy else (host, port)
         addresses = await self._resolve(tape, first_host, first_port)

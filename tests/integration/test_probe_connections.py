@@ -21,6 +21,8 @@ from monitor.simulator.certificates import Authority
 from monitor.timeline import Mark, Phase
 from tests.integration.probing import (
     CHUNK,
+    DONE,
+    FINISH,
     STREAM_HEAD,
     H2Peer,
     adds_up,
@@ -170,6 +172,74 @@ def test_an_idle_http2_connection_may_speak_and_is_still_reused() -> None:
         assert made.http.reused
         assert made.timeline.phase(Phase.WAIT) is not None
         assert made.timeline.phase(Phase.WAIT) >= 0.095  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("cut", [None, 1, 9, 16])
+@pytest.mark.parametrize("control", [False, True])
+def test_a_polite_goaway_in_the_middle_of_an_answer_spoils_nothing(cut: int | None, control: bool) -> None:
+    """Servers that drain connections finish what they began: the answer is whole, the next attempt dials anew."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = H2Peer(reader, writer)
+        async for event in peer.events():
+            if type(event).__name__ != "StreamEnded":
+                continue
+            stream: int = event.stream_id  # type: ignore[attr-defined]
+            await peer.answer(stream, CHUNK, end=False)
+            goaway = (8).to_bytes(3) + b"\x07\0" + bytes(4) + stream.to_bytes(4) + bytes(4)
+            writer.write(goaway[:cut])
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.write(b"" if cut is None else goaway[cut:])
+            peer.h2.send_data(stream, FINISH + DONE, end_stream=True)
+            await peer.flush()
+
+    async def ask_thrice() -> list[Attempt]:
+        async with served(talk) as port, prober() as one:
+            probe = {**REUSED, "control": control}
+            asked = series(f"http://127.0.0.1:{port}/v1", http_version="2", probe=probe)
+            return [await attempt(one, asked) for _ in range(3)]
+
+    for made in in_loop(ask_thrice):
+        succeeded(made)
+        assert made.finish_reason == "stop"
+        assert Doubt.RECONNECTED in made.validity
+
+
+def test_a_request_that_the_server_did_not_take_up_is_not_measured_twice() -> None:
+    """GOAWAY crosses a request: it goes over a new connection, and no time counts for two phases."""
+    state = {"connections": 0}
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        state["connections"] += 1
+        peer = H2Peer(reader, writer)
+        async for event in peer.events():
+            if type(event).__name__ != "StreamEnded":
+                continue
+            stream: int = event.stream_id  # type: ignore[attr-defined]
+            if stream == 1:
+                await peer.answer(stream)
+            else:
+                await asyncio.sleep(0.1)
+                writer.write((8).to_bytes(3) + b"\x07\0" + bytes(4) + (1).to_bytes(4) + bytes(4))
+                await writer.drain()
+                return
+
+    async def ask_twice() -> list[Attempt]:
+        async with served(talk) as port, prober() as one:
+            asked = series(f"http://127.0.0.1:{port}/v1", http_version="2", probe=REUSED)
+            return [await attempt(one, asked) for _ in range(2)]
+
+    first, second = in_loop(ask_twice)
+    succeeded(first)
+    if second.failure is None:
+        succeeded(second)
+        assert Doubt.RECONNECTED in second.validity
+        marks = second.timeline.marks
+        assert marks[Mark.CONNECT_END] <= marks[Mark.SEND_START]
+        assert state["connections"] == 2
+    else:
+        failed(second, "disconnected", "wait")
 
 
 @pytest.mark.parametrize("version", ["1.1", "2"])

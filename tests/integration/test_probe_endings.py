@@ -645,6 +645,23 @@ async def _no_end(peer: H2Peer) -> None:
         return
 
 
+async def _breaks_the_rules(peer: H2Peer) -> None:
+    async for stream in _streams(peer):
+        await peer.answer(stream, CHUNK, end=False)
+        await asyncio.sleep(0.1)
+        peer.writer.write((4).to_bytes(3) + b"\0\0" + (77).to_bytes(4) + b"DATA")  # on a stream that never was
+        await peer.writer.drain()
+        await asyncio.sleep(5)
+
+
+async def _endless_frame(peer: H2Peer) -> None:
+    async for stream in _streams(peer):
+        await peer.answer(stream, CHUNK, end=False)
+        peer.writer.write((2**24 - 1).to_bytes(3) + b"\0\0" + stream.to_bytes(4) + b"x" * 2**20)
+        await peer.writer.drain()
+        await asyncio.sleep(5)
+
+
 async def _error_without_body(peer: H2Peer) -> None:
     async for stream in _streams(peer):
         peer.h2.send_headers(stream, [(":status", "401"), ("content-length", "100")])
@@ -660,6 +677,8 @@ H2_ENDINGS: dict[str, tuple[Any, str, str]] = {
     "nothing but pings": (_pings_for_ever, "first_token_deadline", "wait"),
     "closes": (_closes, "disconnected", "wait"),
     "closes in the body": (_no_end, "disconnected", "generate"),
+    "breaks the rules in the body": (_breaks_the_rules, "protocol_error", "generate"),
+    "a frame of 16 MB that does not end": (_endless_frame, "total_deadline", "generate"),
     "401 whose body never comes": (_error_without_body, "unauthorized", "wait"),
 }
 

@@ -200,8 +200,9 @@ def test_the_frame_walker_sees_headers_frames_however_the_stream_is_cut(step):
         frame(4, 0, b""), frame(1, 3, b"h"),
     ])  # fmt: skip
     walker = FrameWalker()
-    frames = [frame for at in range(0, len(stream), step) for frame in walker.frames(stream[at : at + step])]
-    seen = [of for kind, of in frames if kind == HEADERS]
+    pieces = [walker.follow(stream[at : at + step], 1) for at in range(0, len(stream), step)]
+    seen = [of for _, frames in pieces for kind, of in frames if kind == HEADERS]
+    assert b"".join(passed for passed, _ in pieces) == stream
     assert seen == [1, 3]
 
 
@@ -223,3 +224,22 @@ def test_the_head_walker_leaves_interim_responses_aside_however_they_are_cut(ste
     walker = HeadWalker()
     begins = [at for at in range(0, len(stream), step) if walker.begins(stream[at : at + step])]
     assert begins[-1] == final // step * step
+
+
+@pytest.mark.parametrize("step", [1, 2, 8, 9, 10, 17, 18, 64, 1000])
+@pytest.mark.parametrize(
+    ("last", "error", "kept_back"), [(1, 0, True), (2**31 - 1, 0, True), (0, 0, False), (1, 11, False)]
+)
+def test_only_a_polite_goaway_is_kept_back_however_the_stream_is_cut(step, last, error, kept_back):
+    """It must spare the stream that waits and blame nobody; everything else passes byte for byte."""
+
+    def frame(kind: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3) + bytes([kind, 0]) + stream.to_bytes(4) + payload
+
+    goaway = frame(7, 0, last.to_bytes(4) + error.to_bytes(4) + b"debug")
+    before, after = frame(1, 1, b"h" * 20), frame(0, 1, b"d" * 30)
+    walker = FrameWalker()
+    stream = before + goaway + after
+    passed = b"".join(walker.follow(stream[at : at + step], 1)[0] for at in range(0, len(stream), step))
+    assert passed == (before + after if kept_back else stream)
+    assert walker.going_away
