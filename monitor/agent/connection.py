@@ -74,17 +74,15 @@ class Tape:
             self.marks[Mark.SEND_END] = min(self.head_began_ns, self.last_write_began_ns)
         self.mark(Mark.HEADERS, self.head_began_ns)
 
-<<<<<<< HEAD
     def went_on(self, possible_since_ns: int) -> None:
         """A step before the request goes on only now, though it could since then."""
         self.late_ns += max(0, self.clock.monotonic_ns() - possible_since_ns)
-=======
+
     def starts_over(self) -> None:
         """The request is sent again, over a new connection: its server had announced not to take it up."""
         for mark in (Mark.SEND_START, Mark.SEND_END):
             self.marks.pop(mark, None)
         self.h2_stream = self.head_began_ns = None
->>>>>>> bb7c3fc (wip)
 
     def saw(self, arrival: Arrival) -> None:
         """Count one read of the response; what comes before it, a TLS handshake, has no tokens to merge."""
