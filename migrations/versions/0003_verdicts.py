@@ -17,6 +17,7 @@ CREATE TABLE verdicts (
     try smallint NOT NULL,
     version smallint NOT NULL,
     judged_at timestamptz NOT NULL,
+    started_at timestamptz NOT NULL,
     settled boolean NOT NULL,
     kind text NOT NULL,
     reasons text[] NOT NULL,

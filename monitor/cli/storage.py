@@ -20,6 +20,8 @@ from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
 
 RETENTION_EVERY = timedelta(hours=1)
+JUDGE_AT_ONCE = 600
+"""Attempts with each call: half a second of work beside the measuring loop at most."""
 JUDGE_BACK = timedelta(days=7)
 """After an upgrade, attempts of that long are judged by the new rule."""
 
@@ -81,7 +83,7 @@ class Storage:
             until = min(now, since + timedelta(days=1))
             verdicts.ask_again(engine, since, until, now)
             self._asked_until = until
-        return verdicts.sweep(engine, now, rules)
+        return verdicts.sweep(engine, now, rules, max_attempts=JUDGE_AT_ONCE)
 
     def latest_verdicts(self, per_series: int) -> Sequence[Judgement]:
         """See `store.live.LiveQueries`."""

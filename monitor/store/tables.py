@@ -179,6 +179,7 @@ verdicts = Table(
     Column("try", SmallInteger, primary_key=True, autoincrement=False),
     Column("version", SmallInteger, primary_key=True, autoincrement=False),  # of the rule
     _instant("judged_at"),
+    _instant("started_at"),  # of the attempt
     Column("settled", Boolean, nullable=False),  # no confirming attempt is waited for any more
     Column("kind", Text, nullable=False),  # cold, warm, unclear
     Column("reasons", ARRAY(Text), nullable=False),

@@ -43,13 +43,13 @@ SUCCESSORS = text(
     f"FROM {_KEYS} JOIN attempts y ON {_SAME.format('y')} "
     "JOIN series s ON s.vantage_id = y.vantage_id AND s.series_id = y.series_id "
     "JOIN series sibling ON sibling.target_id = s.target_id "
-    "CROSS JOIN LATERAL ("
-    "  SELECT a.vantage_id, a.series_id, a.scheduled_at, a.try, a.started_at FROM attempts a"
-    "  WHERE a.vantage_id = sibling.vantage_id AND a.series_id = sibling.series_id"
-    "  AND a.scheduled_at > y.started_at - CAST(:slack AS interval)"
-    "  AND a.scheduled_at < y.started_at + CAST(:look_back AS interval)"
-    "  AND a.started_at > y.started_at AND a.outcome <> 'missed'"
-    "  ORDER BY a.scheduled_at, a.try LIMIT :limit"
+    "CROSS JOIN LATERAL ("  # of those that have a verdict; the others wait for theirs anyway
+    "  SELECT v.vantage_id, v.series_id, v.scheduled_at, v.try, v.started_at FROM verdicts v"
+    "  WHERE v.vantage_id = sibling.vantage_id AND v.series_id = sibling.series_id"
+    "  AND v.scheduled_at > y.started_at - CAST(:slack AS interval)"
+    "  AND v.scheduled_at < y.started_at + CAST(:look_back AS interval)"
+    "  AND v.started_at > y.started_at AND v.version = :version"
+    "  ORDER BY v.scheduled_at, v.try LIMIT :limit"
     ") n WHERE y.scheduled_at BETWEEN :first AND :last AND y.send_start_ns IS NOT NULL"
 )
 EVIDENCE = text(
@@ -88,7 +88,7 @@ HISTORY = text(
     ") h WHERE x.scheduled_at BETWEEN :first AND :last"
 )
 
-_FACTS = f"settled, kind, reasons, idle_before_seconds, penalty_seconds, probe_version, {', '.join(SAMPLE)}"
+_FACTS = f"started_at, settled, kind, reasons, idle_before_seconds, penalty_seconds, probe_version, {', '.join(SAMPLE)}"
 _CHANGED = "(v.settled, v.kind, v.reasons, v.idle_before_seconds, v.penalty_seconds)"
 WRITE = text(
     f"INSERT INTO verdicts AS v ({_KEY}, version, judged_at, {_FACTS}) "

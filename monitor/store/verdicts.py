@@ -226,7 +226,7 @@ class _Batch:
         """Attempts before which a claimed one may have been the last to the target."""
         if not claimed:
             return set()
-        asked = {**_span(claimed), "slack": START_SLACK, "look_back": LOOK_BACK, "limit": SUCCESSORS}
+        asked = {**_span(claimed), "slack": START_SLACK, "look_back": LOOK_BACK, "limit": SUCCESSORS, "version": VERSION}
         after: dict[Key, list[tuple[datetime, datetime, Key]]] = defaultdict(list)
         for row in self.connection.execute(sql.SUCCESSORS, asked).mappings():
             of = (row["of_vantage"], row["of_series"], row["of_slot"], row["of_try"])
@@ -261,6 +261,7 @@ class _Batch:
             "try": try_number,
             "version": verdict.version,
             "judged_at": wire.rfc3339(self.now),
+            "started_at": wire.rfc3339(one.attempt.started_at),
             "settled": settled,
             "kind": verdict.kind,
             "reasons": list(verdict.reasons),
