@@ -226,9 +226,9 @@ class _Batch:
         """Attempts before which a claimed one may have been the last to the target."""
         if not claimed:
             return set()
-        asked = {**_span(claimed), "slack": START_SLACK, "look_back": LOOK_BACK, "limit": SUCCESSORS, "version": VERSION}
+        bounds = {"slack": START_SLACK, "look_back": LOOK_BACK, "limit": SUCCESSORS, "version": VERSION}
         after: dict[Key, list[tuple[datetime, datetime, Key]]] = defaultdict(list)
-        for row in self.connection.execute(sql.SUCCESSORS, asked).mappings():
+        for row in self.connection.execute(sql.SUCCESSORS, {**_span(claimed), **bounds}).mappings():
             of = (row["of_vantage"], row["of_series"], row["of_slot"], row["of_try"])
             after[of].append((row["started_at"], row["ended"], _key(row)))
         return {key for several in after.values() for key in _until_next(several)}

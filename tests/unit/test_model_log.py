@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from monitor.cli.model_server import Served, served
 
 BOOT = """\
@@ -32,7 +34,7 @@ def test_a_load_belongs_to_the_request_that_follows_it() -> None:
     assert (first, warm) == (Served(False, None), Served(False, None))
     assert woken.woke_the_model
     assert woken.load_seconds is not None
-    assert round(woken.load_seconds, 6) == 10.855368 - 9.963534
+    assert woken.load_seconds == pytest.approx(10.855368 - 9.963534)
 
 
 def test_what_is_still_asleep_or_cut_off_is_no_request() -> None:
