@@ -350,9 +350,11 @@ class _Run:
             self._tape.mark(Mark.FIRST_BYTE, arrival.at_ns)
             for plain in unpack(piece):
                 self._take(plain, arrival)
+                if self._is_told:
+                    break
                 if len(plain) >= PIECE_BYTES:
                     await asyncio.sleep(0)  # a flood shall keep neither other attempts nor the deadline waiting
-            if self._decoder.done or self._decoder.seen.failure:
+            if self._is_told:
                 break
         else:
             for event in self._decoder.finish():
@@ -364,6 +366,11 @@ class _Run:
         if self._tape.marks.get(Mark.END, 0) - self._start_ns > self._series.probe.deadline_seconds * NS:
             self.fail(FailureKind.TOTAL_DEADLINE, self._deadlines.text())  # it came while its batch waited
         self._judge()
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the answer is over: its end marker or an error came; what follows is not its."""
+        return self._decoder.done or self._decoder.seen.failure is not None
 
     def _arrival(self) -> Arrival:
         assert self._connection.last_arrival is not None

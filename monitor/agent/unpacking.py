@@ -8,8 +8,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
-PIECE_BYTES = 32 * 1024
-"""Unpacked bytes come in pieces of at most this size: a bomb can be left after any of them."""
+PIECE_BYTES = 4 * 1024
+"""Plain bytes come in pieces of at most this size: a flood can be left after each, and takes turns with others."""
 _RAW = -zlib.MAX_WBITS
 
 
@@ -24,12 +24,18 @@ def unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
-        return lambda piece: iter((piece,))
+        return _sliced
     if name in ("gzip", "x-gzip"):
         return _Inflater(zlib.MAX_WBITS | 16).unpack
     if name == "deflate":
         return _Deflate().unpack
     raise UnknownEncoding(f"content-encoding {name[:40]!r}, though identity was asked for")
+
+
+def _sliced(piece: bytes) -> Iterator[bytes]:
+    if len(piece) <= PIECE_BYTES:
+        return iter((piece,))
+    return (piece[begin : begin + PIECE_BYTES] for begin in range(0, len(piece), PIECE_BYTES))
 
 
 class _Inflater:

@@ -523,7 +523,7 @@ def test_two_hundred_attempts_leak_no_descriptor() -> None:
                     ca_file=sim.ca_file,
                     proxy=far.url if number % 4 == 0 else None,
                     probe={
-                        "deadline_seconds": 0.4,
+                        "deadline_seconds": 0.3,
                         "name": f"q{number}",
                         "connection": list(ConnectionPolicy)[number % 2],
                     },

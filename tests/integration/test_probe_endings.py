@@ -73,7 +73,7 @@ async def every_way(
                         dialect=dialect,
                         http_version=version,
                         ca_file=sim.ca_file,
-                        probe={"deadline_seconds": 1.5, **probe},
+                        probe={"deadline_seconds": 8.0, **probe},
                     ),
                 ),
             )
@@ -120,7 +120,8 @@ BAD_ENDINGS: dict[str, tuple[Behaviour, str, str]] = {
 def test_a_bad_ending_is_told_apart_every_way(case: str) -> None:
     """The same kind and phase over plain and TLS, HTTP/1.1 and HTTP/2, in all dialects."""
     behaviour, kind, phase = BAD_ENDINGS[case]
-    for way, made in in_loop(lambda: every_way(behaviour)).items():
+    patience = 1.0 if kind.endswith("deadline") else 8.0
+    for way, made in in_loop(lambda: every_way(behaviour, deadline_seconds=patience)).items():
         print(way, made.failure)
         failed(made, kind, phase)
         assert made.http.remote
@@ -164,7 +165,7 @@ def test_a_response_left_open_after_its_end_marker_is_a_success() -> None:
     for made in in_loop(lambda: every_way(Behaviour(**QUICK, fault=Fault.LEFT_OPEN))).values():
         succeeded(made)
         assert made.timeline.total is not None
-        assert made.timeline.total < 1.0
+        assert made.timeline.total < 4.0
 
 
 def test_one_line_without_end_is_too_large() -> None:
@@ -415,7 +416,7 @@ BYTES: dict[str, tuple[Talk, str, str]] = {
         "wait",
     ),
     "500 with a gzip bomb": (
-        says(whole(zlib.compress(b"x" * 300_000_000), b"HTTP/1.1 500 No\r\ncontent-encoding: deflate\r\n")),
+        says(whole(zlib.compress(b"x" * 100_000_000, 1), b"HTTP/1.1 500 No\r\ncontent-encoding: deflate\r\n")),
         "server_error",
         "wait",
     ),
@@ -435,7 +436,7 @@ def test_what_a_server_can_say_wrong(case: str, authority: Authority) -> None:
 
     async def ask_both() -> dict[str, Attempt]:
         context = authority.context(Certificate.GOOD, ("http/1.1",))
-        limits = {"deadline_seconds": 1.5}
+        limits = {"deadline_seconds": 1.0 if kind.endswith("deadline") else 8.0}
         async with served(talk) as plain, served(talk, context) as secure, prober() as one:
             ca = str(authority.ca_file)
             return await gathered(
@@ -466,6 +467,9 @@ GOOD: dict[str, Talk] = {
     "raw deflate": says(whole(zlib.compress(GOOD_BODY)[2:-4], STREAM_HEAD + b"content-encoding: deflate\r\n")),
     "gzip in members": says(
         whole(b"".join(map(gzip.compress, (CHUNK, FINISH, DONE))), STREAM_HEAD + b"content-encoding: gzip\r\n")
+    ),
+    "a bomb after its end marker": says(
+        whole(gzip.compress(GOOD_BODY + b"x" * 100_000_000, 1), STREAM_HEAD + b"content-encoding: gzip\r\n")
     ),
     "upper-case GZIP": says(whole(gzip.compress(GOOD_BODY), STREAM_HEAD + b"content-encoding: GZIP\r\n")),
     "gzip byte by byte": says(
@@ -529,7 +533,7 @@ def test_a_trickle_of_keep_alives_after_the_first_token_is_a_stall() -> None:
 @pytest.mark.parametrize("inside", [b"x", b"\n", b": \n\n", CHUNK], ids=["line", "blank", "comments", "tokens"])
 def test_a_gzip_bomb_is_bounded(inside: bytes) -> None:
     """Whatever unpacks to more than the bound is too large, and others are measured meanwhile."""
-    packed = gzip.compress(inside * (300_000_000 // len(inside)), 1)
+    packed = gzip.compress(inside * (150_000_000 // len(inside)), 1)
     talk = says(whole(packed, STREAM_HEAD + b"content-encoding: gzip\r\n"))
 
     async def ask_it() -> tuple[Attempt, float]:
@@ -543,17 +547,17 @@ def test_a_gzip_bomb_is_bounded(inside: bytes) -> None:
 
         async with served(talk) as port, prober() as one:
             beating = asyncio.create_task(pulse())
-            asked = series(f"http://127.0.0.1:{port}/v1", probe={"deadline_seconds": 2.5, "stall_seconds": 8.0})
+            asked = series(f"http://127.0.0.1:{port}/v1", probe={"deadline_seconds": 1.5, "stall_seconds": 8.0})
             made = await attempt(one, asked)
             beating.cancel()
         return made, max(lags)
 
     made, worst = in_loop(ask_it)
+    print(made.failure, worst)
     assert made.failure is not None
     assert made.failure.kind.value in ("too_large", "total_deadline", "first_token_deadline"), made.failure
     assert made.failure.phase is Phase.GENERATE
-    print(made.failure, worst)
-    assert worst < 1.0
+    assert worst < 2.0, "others had to wait for the whole of it"
 
 
 def test_a_body_without_end_takes_bounded_memory() -> None:
@@ -691,7 +695,9 @@ def test_how_http2_can_go_wrong(case: str) -> None:
     async def ask_it() -> Attempt:
         async with h2_served(talk) as port:
             return await ask(
-                f"http://127.0.0.1:{port}/v1", http_version="2", probe={"deadline_seconds": 1.5}
+                f"http://127.0.0.1:{port}/v1",
+                http_version="2",
+                probe={"deadline_seconds": 1.0 if kind.endswith("deadline") else 8.0},
             )
 
     made = in_loop(ask_it)
@@ -814,7 +820,7 @@ def test_a_slow_tls_handshake_is_bounded(authority: Authority) -> None:
 def test_an_overloaded_vendor_in_its_own_words() -> None:
     """A machine that turns away is overloaded or rate limited in every dialect."""
     for kind, expected in ((ErrorKind.OVERLOADED, "overloaded"), (ErrorKind.RATE_LIMITED, "rate_limited")):
-        behaviour = Behaviour(capacity=0 + 1, queue_limit=0, ttft_seconds=1.0, refusal=kind)
+        behaviour = Behaviour(capacity=1, queue_limit=0, ttft_seconds=0.5, refusal=kind)
         made = in_loop(lambda behaviour=behaviour: every_way(behaviour, deadline_seconds=3.0, max_output_tokens=1))
         kinds = sorted({one.failure.kind.value for one in made.values() if one.failure})
         assert kinds == [expected]
