@@ -24,7 +24,8 @@ import certifi
 import httpcore
 import httpx
 
-from monitor.agent.connection import Connection, Tape, Turnstile, current_tape, writable
+from monitor.agent.connection import Connection, Tape, current_tape
+from monitor.agent.turnstile import Turnstile, writable
 from monitor.clock import Clock
 from monitor.model import AddressFamily
 from monitor.timeline import Mark

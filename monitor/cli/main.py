@@ -48,9 +48,11 @@ def _register(arguments: list[str]) -> None:
 
 def main() -> None:
     """Entry point of the `firsttoken` command."""
-    _register(sys.argv[1:])
     try:
+        _register(sys.argv[1:])
         app()
+    except KeyboardInterrupt:  # also while libraries load
+        sys.exit(130)
     except MonitorError as error:
         sys.stderr.write(f"firsttoken: {error}\n")
         sys.exit(2)

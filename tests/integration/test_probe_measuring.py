@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from monitor.agent.arrivals import Segments
-from monitor.agent.connection import Turnstile
 from monitor.agent.transport import Backend
+from monitor.agent.turnstile import Turnstile
 from monitor.clock import Clock
 from monitor.model import AddressFamily, Attempt, ClockSource, DialectName
 from monitor.simulator import Behaviour, Certificate, Content, DistanceProxy, Listener, SendKind, Simulator
