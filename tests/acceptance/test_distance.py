@@ -90,7 +90,6 @@ class Far:
         """Change the way to Lagos: `105,down=1`."""
         subprocess.run([sys.executable, str(FARNET), "set", f"lagos={path}"], check=True)
 
-
     def until_connected(self) -> None:
         """Wait until something in Lagos has an established connection to the cloud."""
         ends = time.monotonic() + 20
