@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -39,7 +39,7 @@ from monitor.cli import model_server
 from monitor.cli.children import Child, Ledger
 from monitor.cli.storage import Storage
 from monitor.clock import Clock
-from monitor.detect.coldstart import USUAL_RULE, Judgement
+from monitor.detect.coldstart import USUAL_RULE, Judgement, Sample, judge, sample
 from monitor.model import Attempt, DialectName, Probe, Secret, Series, Slot, Target, Vantage, VerdictKind
 from monitor.simulator.distance import DistanceProxy
 
@@ -146,7 +146,28 @@ def score(run: Run, judged: dict[tuple[Any, ...], Judgement]) -> dict[str, Any]:
             raise SystemExit("a confirming attempt found the model asleep: this machine is too slow for the timeout")
         if attempt.try_number == 0:
             rows.append(row(attempt, truth, judged[attempt.key], run.pauses[attempt.key]))
-    return summary(run, rows)
+    return {**summary(run, rows), "without_the_servers_report": blind(run, served, judged)}
+
+
+def blind(run: Run, served: list[model_server.Served], judged: dict[tuple[Any, ...], Judgement]) -> dict[str, int]:
+    """The same attempts judged as if the server reported no times, as most hosted models do not."""
+    warm: dict[str, list[Sample]] = {}
+    counts = Counter({"found": 0, "invented": 0, "unclear": 0, "missed": 0})
+    bare = [replace(attempt, server={}) for attempt in run.attempts]
+    seconds = {attempt.key[:4]: attempt for attempt in bare if attempt.try_number}
+    for attempt, truth in zip(bare, served, strict=True):
+        history = warm.setdefault(attempt.vantage, [])
+        second = None if attempt.try_number else seconds.get(attempt.key[:4])
+        kind = judge(attempt, second, history, judged[attempt.key].idle_before).kind
+        if kind is VerdictKind.WARM and (seen := sample(attempt)):
+            history.append(seen)
+        if attempt.try_number == 0:
+            cold = kind is VerdictKind.COLD
+            counts["found"] += cold and truth.woke_the_model
+            counts["invented"] += cold and not truth.woke_the_model
+            counts["unclear"] += kind is VerdictKind.UNCLEAR
+            counts["missed"] += truth.woke_the_model and not cold
+    return dict(counts)
 
 
 def row(attempt: Attempt, truth: model_server.Served, found: Judgement, pause: float) -> dict[str, Any]:
@@ -162,6 +183,7 @@ def row(attempt: Attempt, truth: model_server.Served, found: Judgement, pause: f
         "penalty_seconds": found.verdict.penalty_seconds,
         "ttft_seconds": attempt.timeline.ttft,
         "prefill_seconds": attempt.server.get("prefill"),
+        "unaccounted_seconds": seen.unaccounted if (seen := sample(attempt)) else None,
         "doubts": list(attempt.validity),
     }
 
@@ -241,6 +263,10 @@ def table(results: list[dict[str, Any]]) -> str:
         counted = [one[name] for name in ("gaps", "loads", "found", "invented", "unclear", "confirming_attempts")]
         cells = [f"{one['timeout_seconds']} s", *counted, precision, recall, f"{load} s", f"{penalty} s"]
         lines.append("".join(f"{cell:>10}" for cell in cells))
+    lines += [
+        f"without the server's report, {one['timeout_seconds']} s: {one['without_the_servers_report']}"
+        for one in results
+    ]
     wrong = [row for one in results for row in one["attempts"] if row["loaded"] != (row["verdict"] == VerdictKind.COLD)]
     lines += [f"wrong: {json.dumps(row)}" for row in wrong]
     return "\n".join(lines)
