@@ -40,7 +40,7 @@ from monitor.cli.children import Child, Ledger
 from monitor.cli.storage import Storage
 from monitor.clock import Clock
 from monitor.detect.coldstart import USUAL_RULE, Judgement, Sample, judge, sample
-from monitor.model import Attempt, DialectName, Probe, Secret, Series, Slot, Target, Vantage, VerdictKind
+from monitor.model import Attempt, ColdStartRule, DialectName, Probe, Secret, Series, Slot, Target, Vantage, VerdictKind
 from monitor.simulator.distance import DistanceProxy
 
 SHORTER = (0.2, 0.95)
@@ -146,10 +146,16 @@ def score(run: Run, judged: dict[tuple[Any, ...], Judgement]) -> dict[str, Any]:
             raise SystemExit("a confirming attempt found the model asleep: this machine is too slow for the timeout")
         if attempt.try_number == 0:
             rows.append(row(attempt, truth, judged[attempt.key], run.pauses[attempt.key]))
-    return {**summary(run, rows), "without_the_servers_report": blind(run, served, judged)}
+    return {
+        **summary(run, rows),
+        "without_the_servers_report": blind(run, served, judged, USUAL_RULE),
+        "and_with_a_factor_of_1.5": blind(run, served, judged, replace(USUAL_RULE, factor=1.5)),
+    }
 
 
-def blind(run: Run, served: list[model_server.Served], judged: dict[tuple[Any, ...], Judgement]) -> dict[str, int]:
+def blind(
+    run: Run, served: list[model_server.Served], judged: dict[tuple[Any, ...], Judgement], rule: ColdStartRule
+) -> dict[str, int]:
     """The same attempts judged as if the server reported no times, as most hosted models do not."""
     warm: dict[str, list[Sample]] = {}
     counts = Counter({"found": 0, "invented": 0, "unclear": 0, "missed": 0})
@@ -158,7 +164,7 @@ def blind(run: Run, served: list[model_server.Served], judged: dict[tuple[Any, .
     for attempt, truth in zip(bare, served, strict=True):
         history = warm.setdefault(attempt.vantage, [])
         second = None if attempt.try_number else seconds.get(attempt.key[:4])
-        kind = judge(attempt, second, history, judged[attempt.key].idle_before).kind
+        kind = judge(attempt, second, history, judged[attempt.key].idle_before, rule).kind
         if kind is VerdictKind.WARM and (seen := sample(attempt)):
             history.append(seen)
         if attempt.try_number == 0:
@@ -263,10 +269,8 @@ def table(results: list[dict[str, Any]]) -> str:
         counted = [one[name] for name in ("gaps", "loads", "found", "invented", "unclear", "confirming_attempts")]
         cells = [f"{one['timeout_seconds']} s", *counted, precision, recall, f"{load} s", f"{penalty} s"]
         lines.append("".join(f"{cell:>10}" for cell in cells))
-    lines += [
-        f"without the server's report, {one['timeout_seconds']} s: {one['without_the_servers_report']}"
-        for one in results
-    ]
+    for name in ("without_the_servers_report", "and_with_a_factor_of_1.5"):
+        lines += [f"{name.replace('_', ' ')}, {one['timeout_seconds']} s: {one[name]}" for one in results]
     wrong = [row for one in results for row in one["attempts"] if row["loaded"] != (row["verdict"] == VerdictKind.COLD)]
     lines += [f"wrong: {json.dumps(row)}" for row in wrong]
     return "\n".join(lines)
