@@ -29,7 +29,7 @@ class Mark(StrEnum):
     TLS_START = "tls_start"
     TLS_END = "tls_end"
     SEND_START = "send_start"
-    SEND_END = "send_end"  # the write that ended this request has returned
+    SEND_END = "send_end"  # the write that ended this request goes into the kernel
     HEADERS = "headers"  # arrival of the read that yields the first bytes of this response's headers
     FIRST_BYTE = "first_byte"  # arrival of the first byte of the body
     FIRST_EVENT = "first_event"  # first parsed event of any kind that carries data

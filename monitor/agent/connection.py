@@ -46,8 +46,7 @@ class Tape:
     unstamped: int = 0
     late_ns: int = 0  # between being able to go on and going on, up to the request: our own delay inside the journey
     connection: Connection | None = None
-    last_write_began_ns: int | None = None
-    last_write_ns: int | None = None
+    last_write_ns: int | None = None  # the last piece went into the kernel; returning may take long on a busy machine
     h2_stream: int | None = None
     head: HeadWalker = field(default_factory=HeadWalker)
     offset_ns: int = field(init=False)  # wall minus monotonic when the attempt began
@@ -64,15 +63,9 @@ class Tape:
                 self.on_mark(mark)
 
     def answered(self) -> None:
-        """The response's head is complete: HEADERS is when it began, interim responses (1xx) left aside.
-
-        If it came before our last write returned, that write had worked earlier.
-        """
-        if self.head_began_ns is None or Mark.SEND_END not in self.marks:
-            return
-        if self.head_began_ns < self.marks[Mark.SEND_END] and self.last_write_began_ns is not None:
-            self.marks[Mark.SEND_END] = min(self.head_began_ns, self.last_write_began_ns)
-        self.mark(Mark.HEADERS, self.head_began_ns)
+        """The response's head is complete: HEADERS is when it began, interim responses (1xx) left aside."""
+        if self.head_began_ns is not None and Mark.SEND_END in self.marks:
+            self.mark(Mark.HEADERS, self.head_began_ns)
 
     def went_on(self, possible_since_ns: int) -> None:
         """A step before the request goes on only now, though it could since then."""
@@ -321,7 +314,7 @@ class Connection(httpcore.AsyncNetworkStream):
             tape = current_tape.get(None)
             if tape is not None:
                 tape.connection = self
-                tape.last_write_began_ns, tape.last_write_ns = began_ns, self._clock.monotonic_ns()
+                tape.last_write_ns = began_ns
             view = view[sent:]
 
     # TLS.
