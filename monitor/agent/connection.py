@@ -63,8 +63,12 @@ class Tape:
                 self.on_mark(mark)
 
     def answered(self) -> None:
-        """The response's head is complete: HEADERS is when it began, interim responses (1xx) left aside."""
+        """The response's head is complete: HEADERS is when it began, interim responses (1xx) left aside.
+
+        A server may answer before it has the whole request: sending then ends with its answer, and `wait` is 0.
+        """
         if self.head_began_ns is not None and Mark.SEND_END in self.marks:
+            self.marks[Mark.SEND_END] = min(self.marks[Mark.SEND_END], self.head_began_ns)
             self.mark(Mark.HEADERS, self.head_began_ns)
 
     def went_on(self, possible_since_ns: int) -> None:
