@@ -17,11 +17,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from monitor.store import embedded, engine, migrate
 
 RUN_FOLDER = "FIRSTTOKEN_TEST_RUN_FOLDER"
+# No promise of ours hangs on how quick a machine draws examples.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "max_connections": "100"}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import selectors
 import socket
@@ -141,6 +142,16 @@ class WatchedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.polls = Polls()
         super().__init__(self.polls)
+
+
+def settle() -> None:
+    """Put all that start-up has made out of the garbage collector's sight.
+
+    A full collection stops the loop, for 80 ms with the libraries of `up` loaded; what stays for ever need not be
+    looked through again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def running_polls() -> Polls | None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from datetime import datetime
 
 from monitor.agent import validity
-from monitor.agent.arrivals import stamping
+from monitor.agent.arrivals import settle, stamping
 from monitor.agent.checks import judged
 from monitor.agent.exchange import Exchange, unaskable
 from monitor.agent.pricing import priced
@@ -48,6 +48,7 @@ class Prober:
         self._roads.trust()
         with suppress(Exception):  # without it the first attempt is marked as the warm-up, which is the truth then
             await _warm_up(self)
+        settle()
 
     def now(self) -> datetime:
         """The prober's wall clock, UTC."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from monitor.agent.confirm import Confirmer
+from monitor.agent.arrivals import settle
 from monitor.agent.failures import ADVICE
 from monitor.agent.gate import Gate
 from monitor.agent.pace import Pace
@@ -106,6 +107,7 @@ class Station:
         self._uplink.start()
         self._tasks.append(asyncio.create_task(self._keep_tending(self._storage)))
         self._tasks.append(asyncio.create_task(self._keep_judging(self._storage)))
+        settle()  # once more: the libraries of database and page came after probing began
 
     async def _start_probing(self) -> Uplink:
         config = self.config

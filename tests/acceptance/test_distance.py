@@ -181,9 +181,9 @@ def middle(reports: list[dict[str, Any]], name: str) -> float:
     return float(found[(len(found) - 1) // 2])
 
 
-def one_trip(seconds: float, busy: float = 0.002) -> bool:
-    """One round trip, to 3 %, and `busy` seconds for machines that do something else too."""
-    return RTT - 0.0005 <= seconds <= RTT * 1.03 + busy
+def one_trip(seconds: float) -> bool:
+    """One round trip and not two: how close is a benchmark's matter, not that of a machine that does other things."""
+    return RTT - 0.0005 <= seconds < RTT * 1.5
 
 
 def test_each_step_takes_its_round_trips(far: Far) -> None:
@@ -194,12 +194,12 @@ def test_each_step_takes_its_round_trips(far: Far) -> None:
         reports = far.probe("--count", "4", "--http", version, "--ca-file", ca, "--control", url=url)
         assert all(report["outcome"] == "success" for report in reports), reports
         assert one_trip(least(reports, "connect")), reports
-        assert one_trip(least(reports, "tls") - 0.002), reports  # certificates are checked meanwhile
-        assert one_trip(middle(reports, "wait") + 0.003, 0.006), reports  # a write may return late on a busy machine
-        assert one_trip(middle(reports, "control") + 0.003, 0.006), reports
+        assert one_trip(least(reports, "tls")), reports
+        assert one_trip(middle(reports, "wait")), reports
+        assert one_trip(middle(reports, "control")), reports
         assert least(reports, "send") < 0.02
         assert least(reports, "resolve") < 0.05
-        assert RTT - 0.0005 <= min(report["tcp"]["min_rtt"] for report in reports) <= RTT * 1.03 + 0.002
+        assert RTT - 0.0005 <= min(report["tcp"]["min_rtt"] for report in reports) < RTT * 1.5
         assert all(report["http"]["remote"].startswith(CLOUD) for report in reports)
         phases = ("resolve", "connect", "tls", "send", "wait", "generate", "remainder")
         for report in reports:
@@ -214,7 +214,7 @@ def test_a_kept_connection_saves_the_trips_of_dialling(far: Far) -> None:
     for report in others:
         assert report["seconds"]["connect"] is None
         assert report["http"]["reused"]
-    assert RTT + 0.05 <= least(others, "ttft") <= (RTT + 0.05) * 1.03 + 0.005
+    assert RTT + 0.05 <= least(others, "ttft") < 2 * RTT + 0.05
 
 
 def test_a_line_that_is_cut_while_a_model_answers(far: Far) -> None:
