@@ -116,7 +116,7 @@ class _Uvicorn(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ListenError with a sentence when the address is taken, foreign or forbidden."""
     if not 0 <= port <= LAST_PORT:  # getaddrinfo would cut it to 16 bits
-        raise ListenError(f"the web page cannot be served on port {port}: set web.port to 1 ... {LAST_PORT}")
+        raise ListenError(f"the web page cannot be served on port {port}: set the port in web.listen (host:port) to 1 ... {LAST_PORT}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -127,12 +127,13 @@ def listen(host: str, port: int) -> socket.socket:
 def _sentence(host: str, port: int, error: OSError) -> str:
     where = f"the web page cannot be served on {_address(host, port)}: "
     if error.errno == errno.EADDRINUSE:
-        return where + f"another program listens there; stop it, or set web.port to a free port (such as {port + 1})"
+        free = _address(host, port % LAST_PORT + 1)
+        return where + f"another program listens there; stop it, or set web.listen to a free port (such as {free})"
     if error.errno == errno.EACCES:
-        return where + "ports below 1024 need root; set web.port to a higher one"
+        return where + "ports below 1024 need root; set web.listen to a higher port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return where + "this machine has no such address; set web.host to 127.0.0.1, or to 0.0.0.0 for all addresses"
-    return where + f"{error}; change web.host or web.port"
+        return where + f"this machine has no such address; set web.listen to 127.0.0.1:{port}, or 0.0.0.0:{port} for all"
+    return where + f"{error}; change web.listen (host:port)"
 
 
 def _address(host: str, port: int) -> str:
