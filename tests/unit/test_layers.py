@@ -21,6 +21,7 @@ LAYERS = {
     "monitor.clock": 0,
     "monitor.providers": 0,
     "monitor.edges": 0,
+    "monitor.extras": 0,
     "monitor.config": 1,
     "monitor.wire": 1,
     "monitor.metrics": 1,
@@ -36,7 +37,7 @@ LAYERS = {
 """The rows of design §3. A package name stands for everything inside it."""
 
 MAY_IMPORT = {
-    "monitor.simulator": {"monitor.model", "monitor.timeline", "monitor.clock"},
+    "monitor.simulator": {"monitor.model", "monitor.timeline", "monitor.clock", "monitor.extras"},
     "monitor.agent": {name for name, layer in LAYERS.items() if layer < 2},
     "monitor.store": {name for name, layer in LAYERS.items() if layer < 2},
     "monitor.hub": {name for name, layer in LAYERS.items() if layer < 2} | {"monitor.store"},
