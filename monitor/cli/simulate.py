@@ -127,6 +127,8 @@ def summary(behaviour: Behaviour) -> str:
 
 
 def _value(value: object) -> str:
+    if value is None:
+        return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -138,7 +140,7 @@ def _value(value: object) -> str:
 
 def _told(change: Change) -> str:
     what = [f"{name} times {factor:g}" for name, factor in change.multiply.items()]
-    what += [f"{name} = {value}" for name, value in change.set.items()]
+    what += [f"{name} = {_value(value)}" for name, value in change.set.items()]
     lasts = f" for {change.for_seconds:g} s" if change.for_seconds is not None else ""
     again = f", every {change.every_seconds:g} s" if change.every_seconds else ""
     return f"after {change.after_seconds:g} s {change.model or 'all models'}: {', '.join(what)}{lasts}{again}"

@@ -117,6 +117,8 @@ def _syntax_flaw(error: yaml.YAMLError, text: str) -> Flaw:
     if tab:
         return Flaw(tab, "", "a tab in the indentation", "spaces")
     problem = re.sub(r"""(["'])(?!<)(.{2,})\1""", "...", getattr(error, "problem", None) or "text that is no YAML")
+    if problem.startswith("did not find expected"):
+        problem = "something stands here that does not belong here"  # what was expected is a character of YAML's
     return Flaw(line, "", f"broken YAML ({problem})", _remedy(text, line))
 
 
