@@ -28,7 +28,7 @@ from rich.live import Live
 
 from monitor import config as configuration
 from monitor.agent.arrivals import WatchedLoop
-from monitor.cli import demo_plan, logs, model_server
+from monitor.cli import demo_plan, logs, model_server, terminal
 from monitor.cli.board import Board
 from monitor.cli.children import Child
 from monitor.cli.demo_state import DemoFolder, default_folder
@@ -40,6 +40,7 @@ PORTS_TRIED = 50
 CHILD_READY_SECONDS = 30.0
 DRAIN_SECONDS = 1.0
 FRAMES_PER_SECOND = 2
+TERMINAL_SECONDS = 0.5
 
 
 class DemoFailed(MonitorError):
@@ -114,17 +115,36 @@ class Demo:
     children: list[Child] = field(default_factory=list)
     station: Station | None = None
     board: Board | None = None
+    watched: list[int] = field(default_factory=terminal.watched)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     async def run(self, port: int, duration: float | None) -> None:
         """Start everything, show it until a signal or for `duration` seconds, end everything."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        watching: asyncio.Task[None] | None = None
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup asks
+            numbers.append(signal.SIGHUP)
+            watching = asyncio.create_task(self._end_with_the_terminal())
+        for number in numbers:
             asyncio.get_running_loop().add_signal_handler(number, self.ending.set)
         try:
             if await self._unless_ended(self._start(port)):
                 await self._show(duration)
         finally:
             await self._stop()
+            if watching is not None:
+                watching.cancel()
+
+    async def _end_with_the_terminal(self) -> None:
+        """A hang-up reaches the leader of the session only, which may be a `make` that waits for us."""
+        while not terminal.gone(self.watched):  # noqa: ASYNC110 (nothing but asking tells it)
+            await asyncio.sleep(TERMINAL_SECONDS)
+        self._spare_the_gone()
+        self.ending.set()
+
+    def _spare_the_gone(self) -> None:
+        """Nobody reads our last words: they must not become errors."""
+        terminal.silence(terminal.gone(self.watched))
 
     # ------------------------------------------------------------------------------------------------ start and end
 
@@ -195,14 +215,19 @@ class Demo:
             raise DemoFailed(f"the {child.name} does not start: {child.last_words()}.{hint}")
         return line
 
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody is there to read it; what is noticed ends the demo
+            self.console.print(line)
+
     async def _stop(self) -> None:
+        self._spare_the_gone()
         if self.station is not None:
-            self.console.print("Ending everything that was started ...")
+            self._say("Ending everything that was started ...")
             await self.station.stop(DRAIN_SECONDS)
         for child in self.children:
             child.stop()
         if self.board is not None:
-            self.console.print(f"Ended after {self.board.taken} attempts. Nothing is left behind.")
+            self._say(f"Ended after {self.board.taken} attempts. Nothing is left behind.")
 
     # ------------------------------------------------------------------------------------------------ showing
 
@@ -210,9 +235,10 @@ class Demo:
         assert self.board is not None
         if self.ending.is_set():
             return  # what was cut short is no measurement worth a line
-        self.board.take(attempt)
+        word = self.board.take(attempt)
         if not self.console.is_terminal:
-            print(self.board.line(attempt).plain, flush=True)
+            with contextlib.suppress(OSError):  # the reader has left: noticed within a second
+                print(self.board.line(attempt, word).plain, flush=True)
 
     async def _show(self, duration: float | None) -> None:
         deadline = None if duration is None else time.monotonic() + duration
@@ -221,6 +247,7 @@ class Demo:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.ending.wait(), 1 / FRAMES_PER_SECOND)
                 self._look_after()
+            self._spare_the_gone()
         self.ending.set()
 
     @contextlib.contextmanager
@@ -251,5 +278,6 @@ class Demo:
         ]
         for trouble in set(troubles) - set(self.board.troubles):
             if not self.console.is_terminal:
-                print(trouble, file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):
+                    print(trouble, file=sys.stderr, flush=True)
         self.board.troubles = tuple(troubles)

@@ -253,6 +253,31 @@ def test_ctrl_c_while_it_starts(start: Callable[..., RunningDemo]) -> None:
     assert list(demo.folder.iterdir()) == []
 
 
+LEADER = "import signal, subprocess, sys; signal.signal(1, lambda *_: None); sys.exit(subprocess.call(sys.argv[1:]))"
+
+
+def test_it_ends_with_its_terminal_also_below_make() -> None:
+    """The hang-up of a terminal reaches the session's leader only, which waits for the demo as `make` does."""
+    scratch = Path(tempfile.mkdtemp(prefix="firsttoken-demo-"))
+    master, slave = os.openpty()
+    try:
+        leader = subprocess.Popen(
+            [sys.executable, "-c", LEADER, *FIRSTTOKEN, "demo", "--port", str(unused_port()), *WITHOUT_MODEL],
+            cwd=scratch,
+            preexec_fn=lambda: os.login_tty(slave),  # noqa: PLW1509 (one thread)
+        )
+        os.close(slave)
+        seen = b""
+        while b"attempts  Ctrl-C" not in seen:
+            seen += os.read(master, 65536)
+        os.close(master)
+        assert leader.wait(30) == 0
+        assert list(scratch.iterdir()) == []
+    finally:
+        leader.kill()
+        shutil.rmtree(scratch)
+
+
 def test_it_ends_by_itself(start: Callable[..., RunningDemo]) -> None:
     """--duration ends it as Ctrl-C does."""
     demo = start(*WITHOUT_MODEL, "--duration", "2")

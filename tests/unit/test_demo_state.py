@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from monitor.cli import terminal
 from monitor.cli.children import Ledger
 from monitor.cli.demo_state import DemoFolder, DemoRunning, default_folder
 from monitor.model import MonitorError
@@ -86,3 +87,17 @@ def test_a_read_only_checkout_falls_back_to_the_users_state_folder(tmp_path: Pat
     missing = tmp_path / "missing"
     assert default_folder({"XDG_STATE_HOME": "/state"}, missing) == Path("/state/firsttoken/demo")
     assert default_folder({"HOME": "/home/u"}, missing) == Path("/home/u/.local/state/firsttoken/demo")
+
+
+def test_a_terminal_or_reader_that_has_gone_is_noticed() -> None:
+    """Also where no signal comes: a hung-up terminal and a pipe without a reader; then words go nowhere."""
+    master, slave = os.openpty()
+    reader, writer = os.pipe()
+    assert terminal.gone([slave, writer]) == []
+    os.close(master)
+    os.close(reader)
+    assert sorted(terminal.gone([slave, writer])) == sorted([slave, writer])
+    terminal.silence([slave, writer])
+    assert os.write(writer, b"last words") == os.write(slave, b"last words")
+    os.close(slave)
+    os.close(writer)
