@@ -12,6 +12,7 @@ import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -26,6 +27,8 @@ RECENT = 6
 SLOW_FACTOR = 2.0
 BARS = "▁▂▃▄▅▆▇█"
 FAILED_BAR = "x"
+SLOW = "slow"
+LEGEND = "slow: over 2 x the median, a cold start or a queue. Trend: bars are first tokens, x failed or missed."
 STATE_STYLES = {"ok": "green", "slow": "yellow", "missed": "dim", "waiting": "dim"}
 
 
@@ -55,7 +58,7 @@ class Pair:
         if self.last.failure:
             return str(self.last.failure.kind)
         ttft, median = self.last.timeline.ttft, self.median
-        return "slow" if ttft and median and ttft > SLOW_FACTOR * median else "ok"
+        return SLOW if ttft and median and ttft > SLOW_FACTOR * median else "ok"
 
     def spark(self, width: int) -> str:
         """The last `width` times to first token as bars, on a scale from zero to the largest; failures as crosses."""
@@ -79,24 +82,31 @@ class Board:
         self._vantages: dict[str, Vantage] = {one.vantage.name: one.vantage for one in series}
         self._targets: dict[str, Target] = {one.target.name: one.target for one in series}
         self._pairs = {(one.vantage.name, one.target.name): Pair() for one in series}
-        self._recent: deque[Attempt] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[Attempt, str]] = deque(maxlen=RECENT)
         self._page = page
         self.taken = 0
         self.troubles: tuple[str, ...] = ()  # sentences about our own parts, shown until they are taken away
 
-    def take(self, attempt: Attempt) -> None:
-        """Show one more attempt; those of series that the board does not know are left out."""
+    def take(self, attempt: Attempt) -> str:
+        """Show one more attempt; those of series that the board does not know are left out.
+
+        Returns the word for it (see `LEGEND`), for `line`; empty for one like those before it.
+        """
         pair = self._pairs.get((attempt.vantage, attempt.target))
         if pair is None:
-            return
+            return ""
         pair.attempts.append(attempt)
-        self._recent.append(attempt)
+        word = _word(pair)
+        self._recent.append((attempt, word))
         self.taken += 1
+        return word
 
     def render(self, width: int) -> RenderableType:
         """The whole board for a terminal of `width` columns."""
         troubles = [Text(trouble, style="yellow") for trouble in self.troubles]
-        return Group(self._heading(), *troubles, self._matrix(width), *[self.line(one) for one in list(self._recent)])
+        recent = sorted(self._recent.copy(), key=lambda one: ended_at(one[0]))
+        lines = [self.line(attempt, word) for attempt, word in recent]
+        return Group(self._heading(), *troubles, self._matrix(width), Text(LEGEND, style="dim"), *lines)
 
     def _heading(self) -> Text:
         return Text.assemble(
@@ -128,15 +138,29 @@ class Board:
             (f"{_shown(pair.median):<6}", "dim"), (pair.spark(bars), style),
         )  # fmt: skip
 
-    def line(self, attempt: Attempt) -> Text:
-        """One attempt as one line, with its way there."""
+    def line(self, attempt: Attempt, word: str = "") -> Text:
+        """One attempt as one line, with when it ended, its way there and what `take` called it."""
         vantage, target = self._vantages.get(attempt.vantage), self._targets.get(attempt.target)
         simulated = (vantage and vantage.simulated) or (target and target.simulated)
         return Text(
-            f"{attempt.started_at:%H:%M:%S}Z {attempt.vantage} -> {attempt.target}"
-            f"{' (simulated)' if simulated else ''}: {describe(attempt)}",
-            style="" if attempt.outcome is Outcome.SUCCESS else "red",
+            f"{ended_at(attempt):%H:%M:%S}Z {attempt.vantage} -> {attempt.target}"
+            f"{' (simulated)' if simulated else ''}: {f'{word}: ' if word else ''}{describe(attempt)}",
+            style="red" if attempt.outcome is not Outcome.SUCCESS else "yellow" if word.startswith(SLOW) else "",
         )
+
+
+def ended_at(attempt: Attempt) -> datetime:
+    """When it was over: lines in this order are in the order in which they came."""
+    return attempt.started_at + timedelta(microseconds=attempt.timeline.lasted_ns // 1000)
+
+
+def _word(pair: Pair) -> str:
+    last = pair.last
+    if last is not None and last.try_number:
+        return "second try"
+    if pair.state != SLOW or last is None or last.timeline.ttft is None or not pair.median:
+        return ""
+    return f"{SLOW}, {last.timeline.ttft / pair.median:.1f} x the usual, cold start or queue"
 
 
 def describe(attempt: Attempt) -> str:

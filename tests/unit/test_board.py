@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
 
-from monitor.cli.board import KEPT, Board, Pair
+from monitor.cli.board import KEPT, LEGEND, Board, Pair
 from monitor.model import (
     Attempt,
     DialectName,
@@ -103,3 +104,16 @@ def test_missed_slots_and_strangers() -> None:
     board.take(attempt(vantage="nowhere"))
     assert board.taken == 0
     assert board.line(missed).plain.endswith("missed (overlap)")
+
+
+def test_a_slow_first_token_has_a_word_and_lines_are_in_time_order() -> None:
+    """The marks are explained in one line; who ended later stands below, whichever came first."""
+    board = Board(SERIES, "http://127.0.0.1:1/")
+    for second in (2, 1):
+        board.take(replace(attempt(), started_at=NOON + timedelta(seconds=second)))
+    slow = replace(attempt(0.9), started_at=NOON)
+    assert board.take(slow).startswith("slow, 9.0 x the usual")
+    text = shown(board, 160)
+    assert LEGEND in text
+    assert text.index("12:00:01Z here") < text.index("12:00:02Z here") < text.index("12:00:03Z here")
+    assert "12:00:01Z here -> harbour (simulated): slow, 9.0 x the usual" in text
