@@ -20,6 +20,8 @@ from monitor.cli.children import Identity, Ledger, command_line, end, identify
 from monitor.model import MonitorError
 
 OURS = ".firsttoken"
+MARKER = "this-folder-is-a-demo-of-firsttoken"
+"""A file in every demo's folder: without it nothing in a folder is ours to delete."""
 
 
 class DemoRunning(MonitorError):
@@ -53,8 +55,13 @@ class DemoFolder:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = self._take()
-            self.cleaned = self._clean()
+            try:
+                self.cleaned = self._clean()
+            except MonitorError:
+                self._let_go()
+                raise
             path.mkdir(mode=0o700)
+            (path / MARKER).touch()
             self.ledger = Ledger(path / "processes")
         except OSError as error:
             raise MonitorError(f"the demo cannot use the folder {path}: {error.strerror or error}") from error
@@ -92,7 +99,17 @@ class DemoFolder:
         return f"a demo is just starting or ending in {self.path}: try again in a few seconds"
 
     def _clean(self) -> list[str]:
-        if not self.path.exists():
+        if not self.path.exists() and not self.path.is_symlink():
+            return []
+        if self.path.is_symlink() or not self.path.is_dir():
+            raise MonitorError(f"{self.path} is no folder: name a new one (--state), it is removed at the end")
+        if not (self.path / MARKER).exists():
+            if any(self.path.iterdir()):
+                raise MonitorError(
+                    f"{self.path} holds something that is no demo's, and a demo removes its folder at the end: "
+                    "name a new or an empty one (--state)"
+                )
+            self.path.rmdir()
             return []
         ended = self._end_processes()
         shutil.rmtree(self.path)
@@ -119,6 +136,11 @@ class DemoFolder:
                 return process
         return None
 
+    def _let_go(self) -> None:
+        self._lock_path.unlink(missing_ok=True)
+        os.close(self._lock)
+        self._lock = -1
+
     def announce(self, page: str) -> None:
         """Let others who come here know who we are. `page`: the URL of the live page."""
         (self.path / "about.json").write_text(json.dumps({"pid": os.getpid(), "page": page}), encoding="utf-8")
@@ -129,9 +151,7 @@ class DemoFolder:
             return
         self._end_processes()
         shutil.rmtree(self.path, ignore_errors=True)
-        self._lock_path.unlink(missing_ok=True)
-        os.close(self._lock)
-        self._lock = -1
+        self._let_go()
         if self.path.parent.name == OURS:
             with contextlib.suppress(OSError):  # not empty
                 self.path.parent.rmdir()

@@ -11,7 +11,7 @@ import pytest
 
 from monitor.cli import terminal
 from monitor.cli.children import Ledger
-from monitor.cli.demo_state import DemoFolder, DemoRunning, default_folder
+from monitor.cli.demo_state import MARKER, DemoFolder, DemoRunning, default_folder
 from monitor.model import MonitorError
 
 
@@ -53,6 +53,7 @@ def test_what_a_killed_demo_left_is_ended_and_deleted(tmp_path: Path) -> None:
     child, database = subprocess.Popen(sleep), subprocess.Popen([*sleep, "-D", str(data)])
     Ledger(tmp_path / "demo" / "processes").enter("model", child.pid)
     data.mkdir()
+    (tmp_path / "demo" / MARKER).touch()
     (data / "postmaster.pid").write_text(f"{database.pid}\n")
     folder = DemoFolder(tmp_path / "demo")
     assert f"It had left model running (process {child.pid}); that is ended." in folder.cleaned
@@ -67,6 +68,7 @@ def test_a_strangers_process_is_left_alone(tmp_path: Path) -> None:
     """A number in an old postmaster.pid that now belongs to another program is not touched."""
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     (tmp_path / "demo" / "postgres").mkdir(parents=True)
+    (tmp_path / "demo" / MARKER).touch()
     (tmp_path / "demo" / "postgres" / "postmaster.pid").write_text(f"{stranger.pid}\n")
     DemoFolder(tmp_path / "demo").remove()
     assert stranger.poll() is None
@@ -101,3 +103,31 @@ def test_a_terminal_or_reader_that_has_gone_is_noticed() -> None:
     assert os.write(writer, b"last words") == os.write(slave, b"last words")
     os.close(slave)
     os.close(writer)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_is_no_demos_is_never_deleted(tmp_path: Path, kind: str) -> None:
+    """`--state` on a folder with somebody's files, a file or a link: refused in words, everything is still there."""
+    precious = tmp_path / "thesis"
+    (precious / "docs").mkdir(parents=True)
+    (precious / "docs" / "thesis.txt").write_text("precious")
+    state = precious
+    if kind == "file":
+        state = precious / "docs" / "thesis.txt"
+    if kind == "link":
+        state = tmp_path / "link"
+        state.symlink_to(precious)
+    with pytest.raises(MonitorError, match="--state"):
+        DemoFolder(state)
+    assert (precious / "docs" / "thesis.txt").read_text() == "precious"
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_an_empty_folder_may_be_named(tmp_path: Path) -> None:
+    """A folder made for the demo beforehand serves."""
+    state = tmp_path / "state"
+    state.mkdir()
+    folder = DemoFolder(state)
+    assert folder.cleaned == []
+    folder.remove()
+    assert not state.exists()
