@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -24,7 +24,8 @@ from monitor.cli import env_proxy
 from monitor.cli.leaving import leave
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
-from monitor.config import load
+from monitor.config import Config, InvalidConfig, load
+from monitor.config.mistake import listed
 from monitor.model import (
     AddressFamily,
     Attempt,
@@ -43,8 +44,6 @@ from monitor.model import (
 
 DEFAULT_PROMPT = "Count from one to twenty in words, separated by commas."
 
-
-T = TypeVar("T")
 _Show = Callable[[Attempt, Series], None]
 
 
@@ -57,40 +56,73 @@ class HttpVersion(StrEnum):
     TWO = "2"
 
 
+_URL, _FILE = "With --url", "With a configuration file"
+"""Headings of the help. An option under one of them is refused with the other."""
+
+
 def probe(
+    context: typer.Context,
     config: Annotated[Path | None, typer.Argument(help="Configuration file; not needed with --url.")] = None,
     url: Annotated[str | None, typer.Option(help="Base URL as the vendor's SDK takes it: https://host/v1")] = None,
-    dialect: Annotated[DialectName | None, typer.Option(help="Wire protocol of the URL.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model to ask for.")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the API key.")
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Only this target of the configuration.")] = None,
-    name: Annotated[str | None, typer.Option("--probe", help="Only this probe of the configuration.")] = None,
     vantage: Annotated[
         str | None, typer.Option(envvar="FIRSTTOKEN_VANTAGE", help="The vantage point that this machine is.")
     ] = None,
-    prompt: Annotated[str, typer.Option(help="What to ask, with --url.")] = DEFAULT_PROMPT,
-    max_output_tokens: Annotated[int, typer.Option(min=1, max=100_000)] = 64,
-    deadline: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for the whole attempt.")] = 60.0,
-    first_token_deadline: Annotated[float | None, typer.Option(min=0.1, max=3600, help="Seconds.")] = None,
-    connect_timeout: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds, name lookup to TLS.")] = 10.0,
-    stall: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds of silence between tokens.")] = 15.0,
-    connection: Annotated[ConnectionPolicy, typer.Option(help="With --url.")] = ConnectionPolicy.FRESH,
-    control: Annotated[bool, typer.Option(help="Also measure the road without a model, afterwards.")] = False,
-    nonce: Annotated[bool, typer.Option(help="Begin the prompt with a unique word, against prompt caches.")] = True,
-    http: Annotated[HttpVersion, typer.Option(help="HTTP version to offer.")] = HttpVersion.ONE,
-    family: Annotated[AddressFamily, typer.Option(help="Which addresses may be used.")] = AddressFamily.AUTO,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust besides the system's.")] = None,
-    proxy: Annotated[str | None, typer.Option(help="http://host:port of an HTTP CONNECT proxy.")] = None,
+    target: Annotated[str | None, typer.Option(rich_help_panel=_FILE, help="Only this target of the file.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--probe", rich_help_panel=_FILE, help="Only this probe of the file.")
+    ] = None,
+    dialect: Annotated[
+        DialectName | None, typer.Option(rich_help_panel=_URL, help="Wire protocol of the URL; required.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(rich_help_panel=_URL, help="Model to ask for; required.")] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", rich_help_panel=_URL, help="Environment variable that holds the API key."),
+    ] = None,
+    prompt: Annotated[str, typer.Option(rich_help_panel=_URL, help="What to ask.")] = DEFAULT_PROMPT,
+    max_output_tokens: Annotated[
+        int, typer.Option(min=1, max=16_384, rich_help_panel=_URL, help="Cap on generated tokens.")
+    ] = 64,
+    deadline: Annotated[
+        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds for the whole attempt.")
+    ] = 60.0,
+    first_token_deadline: Annotated[
+        float | None, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds until the first token.")
+    ] = None,
+    connect_timeout: Annotated[
+        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds, name lookup to TLS.")
+    ] = 10.0,
+    stall: Annotated[
+        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds of silence between tokens.")
+    ] = 15.0,
+    connection: Annotated[
+        ConnectionPolicy, typer.Option(rich_help_panel=_URL, help="A new connection each time, or a kept one.")
+    ] = ConnectionPolicy.FRESH,
+    control: Annotated[
+        bool, typer.Option(rich_help_panel=_URL, help="Also measure the road without a model, afterwards.")
+    ] = False,
+    nonce: Annotated[
+        bool, typer.Option(rich_help_panel=_URL, help="Begin the prompt with a unique word, against prompt caches.")
+    ] = True,
+    http: Annotated[HttpVersion, typer.Option(rich_help_panel=_URL, help="HTTP version to offer.")] = HttpVersion.ONE,
+    family: Annotated[
+        AddressFamily, typer.Option(rich_help_panel=_URL, help="Which addresses may be used.")
+    ] = AddressFamily.AUTO,
+    ca_file: Annotated[
+        Path | None, typer.Option(rich_help_panel=_URL, help="Certificates to trust besides the system's.")
+    ] = None,
+    proxy: Annotated[
+        str | None, typer.Option(rich_help_panel=_URL, help="http://host:port of an HTTP CONNECT proxy.")
+    ] = None,
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many attempts, one after the other.")] = 1,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the request with secrets masked and its price; send nothing.")
+        bool,
+        typer.Option("--dry-run", help="Show the request with secrets masked, and its price if known; send nothing."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     user_clock: Annotated[bool, typer.Option(help="Do without the kernel's arrival stamps.")] = False,
 ) -> None:
-    """Ask once, now, and show where the time went.
+    """Ask once, now, and show where the time went: by a configuration file, or by --url with --dialect and --model.
 
     With --dry-run: show what would be asked, and ask nothing.
 
@@ -99,6 +131,8 @@ def probe(
     if url is not None:
         if config is not None:
             raise UsageError("give either a configuration file or --url, not both")
+        _refuse_given(context, _FILE, "only with a configuration file, not with --url")
+        asked_model, asked_dialect = _required(model, dialect)
         ad_hoc = Probe(
             name="one-off",
             prompt=prompt,
@@ -114,8 +148,8 @@ def probe(
         asked = Target(
             name=urlsplit(_checked_url(url)).hostname or "target",
             provider="unknown",
-            model=_required("--model", model),
-            dialect=_required("--dialect", dialect),
+            model=asked_model,
+            dialect=asked_dialect,
             url=url,
             api_key=_api_key(api_key_env),
             http_version=http.value,
@@ -125,6 +159,8 @@ def probe(
         here = Vantage(name=vantage or "here", proxy=_checked_proxy(proxy))
         chosen = [Series(vantage=here, target=asked, probe=ad_hoc)]
     else:
+        if config is not None:
+            _refuse_given(context, _URL, "only with --url; here the configuration file says it")
         chosen = _from_file(config, target, name, vantage)
     notice = env_proxy.ignored(chosen)
     if notice is not None:
@@ -141,22 +177,48 @@ def probe(
     leave(0 if good else 1)
 
 
+def _refuse_given(context: typer.Context, panel: str, why: str) -> None:
+    """Options of the other way to probe would have no effect: each that was typed is named."""
+    typed = [
+        (parameter.secondary_opts if context.params[parameter.name or ""] is False else parameter.opts)[0]
+        for parameter in context.command.params
+        if getattr(parameter, "rich_help_panel", None) == panel
+        and (source := context.get_parameter_source(parameter.name or "")) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if typed:
+        raise UsageError(f"{listed(typed)}: {why}")
+
+
 def _from_file(config: Path | None, target: str | None, name: str | None, vantage: str | None) -> list[Series]:
     if config is None:
         raise UsageError("nothing to probe: give a configuration file, or --url with --dialect and --model")
-    loaded = load(config)
+    loaded = load(config, allow_missing_secrets=True)
     series = [one for here in loaded.select_vantages(vantage) for one in loaded.series(here.name)]
     chosen = [s for s in series if target in (None, s.target.name) and name in (None, s.probe.name)]
     if not chosen:
+        asked = " ".join(f"{option} {value}" for option, value in (("--target", target), ("--probe", name)) if value)
         offered = ", ".join(sorted({f"{s.target.name}/{s.probe.name}" for s in series})) or "none"
-        raise UsageError(f"no series of {config} fits --target {target} --probe {name}; there are: {offered}")
+        raise UsageError(f"no series of {config} fits {asked or 'this vantage point'}; there are: {offered}")
+    _refuse_without_secrets(loaded, chosen)
     return chosen
 
 
-def _required(option: str, value: T | None) -> T:
-    if value is None:
-        raise UsageError(f"--url needs {option}")
-    return value
+def _refuse_without_secrets(loaded: Config, chosen: list[Series]) -> None:
+    """Only what is asked needs its secrets here."""
+    needed = tuple(
+        {f"targets.{one.target.name}." for one in chosen} | {f"vantages.{one.vantage.name}." for one in chosen}
+    )
+    missing = [mistake for mistake in loaded.missing_secrets if mistake.key.startswith(needed)]
+    if missing:
+        raise InvalidConfig(missing)
+
+
+def _required(model: str | None, dialect: DialectName | None) -> tuple[str, DialectName]:
+    if model is None or dialect is None:
+        missing = [option for option, value in (("--dialect", dialect), ("--model", model)) if value is None]
+        raise UsageError(f"--url needs {' and '.join(missing)}")
+    return model, dialect
 
 
 def _checked_url(url: str) -> str:

@@ -137,6 +137,7 @@ class _Loading:
             chosen_vantage=self.notes.environ.get("FIRSTTOKEN_VANTAGE") or None,
             path=self.notes.file,
             warnings=in_file_order(self.notes.warnings),
+            missing_secrets=in_file_order(self.notes.absent),
             known_secrets=tuple(self.notes.secrets),
         )
 

@@ -40,6 +40,7 @@ class Notes:
     allow_missing_secrets: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[Mistake] = field(default_factory=list)
+    absent: list[Mistake] = field(default_factory=list)  # those of the warnings that are secrets not to be had here
     secrets: dict[Secret, None] = field(default_factory=dict)  # in the order of the file, each once
 
     def wrong(self, line: int | None, path: str, found: str, allowed: str) -> None:
@@ -64,6 +65,7 @@ class Notes:
         if not (secret and self.allow_missing_secrets):
             raise self.refuse(line, path, found, allowed)
         self.warn(line, path, found, allowed)
+        self.absent.append(Mistake(self.file, line, path, found, allowed))
 
     def secret(self, value: str) -> Secret:
         """The value as a secret, remembered for scrubbing.

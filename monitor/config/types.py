@@ -110,6 +110,7 @@ class Config:
     chosen_vantage: str | None = field(default=None, compare=False)  # FIRSTTOKEN_VANTAGE of the environment
     path: str | None = field(default=None, compare=False)
     warnings: tuple[Mistake, ...] = field(default=(), compare=False)
+    missing_secrets: tuple[Mistake, ...] = field(default=(), compare=False)  # with `allow_missing_secrets`
     known_secrets: tuple[Secret, ...] = field(default=(), compare=False, repr=False)
 
     def series(self, vantage: str) -> list[Series]:
