@@ -1,6 +1,7 @@
 """The web server: uvicorn in a thread of its own with a loop of its own, so that a page never delays a measurement.
 
-Hides uvicorn, its signal handling and its limits: header block 16 KiB, 64 connections at a time, HTTP/1.1 only.
+Hides uvicorn, its signal handling and its limits: header block 16 KiB, 64 connections at a time, ten seconds for a
+request to be said, HTTP/1.1 only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Self
 import uvicorn
 from starlette.types import ASGIApp
 
+from monitor.hub.patience import BoundedPatience
 from monitor.model import MonitorError
 
 HEADER_BYTES = 16 * 1024
@@ -38,7 +40,7 @@ class WebServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=BoundedPatience,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",
@@ -116,7 +118,7 @@ class _Uvicorn(uvicorn.Server):
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises ListenError with a sentence when the address is taken, foreign or forbidden."""
     if not 0 <= port <= LAST_PORT:  # getaddrinfo would cut it to 16 bits
-        raise ListenError(f"the web page cannot be served on port {port}: set the port in web.listen (host:port) to 1 ... {LAST_PORT}")
+        raise ListenError(f"the web page cannot be served on port {port}: web.listen takes 1 ... {LAST_PORT}")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -132,7 +134,7 @@ def _sentence(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return where + "ports below 1024 need root; set web.listen to a higher port"
     if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return where + f"this machine has no such address; set web.listen to 127.0.0.1:{port}, or 0.0.0.0:{port} for all"
+        return where + f"this machine has no such address; set web.listen to 127.0.0.1:{port} or 0.0.0.0:{port}"
     return where + f"{error}; change web.listen (host:port)"
 
 
