@@ -15,7 +15,7 @@ from monitor.config.notes import Notes
 from monitor.config.reading import Entry
 from monitor.config.shape import TargetKeys
 from monitor.config.types import FrozenDict
-from monitor.model import DialectName
+from monitor.model import DialectName, Secret
 from monitor.providers import PROVIDERS, Form
 
 
@@ -33,6 +33,7 @@ def completed(notes: Notes, entry: Entry[TargetKeys]) -> Entry[TargetKeys]:
         bad.add("url")
     _check_values(notes, entry, form)
     _check_aws(notes, entry, form)
+    _check_key(notes, entry, form)
     value = replace(
         written,
         dialect=form.dialect if form else written.dialect,
@@ -89,6 +90,24 @@ def _check_aws(notes: Notes, entry: Entry[TargetKeys], form: Form | None) -> Non
         notes.wrong(line, path, "only a part of the credentials", "aws_access_key_id and aws_secret_access_key")
     elif {"api_key", "api_key_file"} & entry.lines.keys():
         notes.wrong(line, path, "AWS credentials beside an api_key", "one of them")
+
+
+def _check_key(notes: Notes, entry: Entry[TargetKeys], form: Form | None) -> None:
+    """A hosted provider asks for a key; servers on this machine and addresses of one's own may do without."""
+    if form is None or "url" in entry.lines or form.url.startswith("http://127.0.0.1"):
+        return
+    given = {"api_key", "api_key_file"} & entry.lines.keys() or any(name.startswith("aws_") for name in entry.lines)
+    if not given and not _has_key_header(entry, form):
+        found = f"nothing, though {entry.value.provider} asks for a key"
+        notes.warn(entry.line, f"{entry.path}.api_key", found, "a key, best as ${NAME}")
+
+
+def _has_key_header(entry: Entry[TargetKeys], form: Form) -> bool:
+    own = (form.auth_header or "authorization").lower()
+    return any(
+        isinstance(value, Secret) or name.lower() in (own, "authorization", "x-api-key", "x-goog-api-key", "api-key")
+        for name, value in entry.value.headers.items()
+    )
 
 
 def _body(notes: Notes, entry: Entry[TargetKeys], form: Form | None) -> FrozenDict[str, object]:

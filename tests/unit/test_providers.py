@@ -117,3 +117,18 @@ def test_the_command() -> None:
     listed = json.loads(CliRunner().invoke(app, ["--json"]).output)
     assert len(listed) == len(FORMS)
     assert {row["evidence"] for row in listed} == {"recording", "server", "documentation"}
+
+
+def test_a_hosted_provider_without_a_key_is_a_warning() -> None:
+    """It validates, as a gateway may add the key, but says so; not where a key, a header or a server here is named."""
+    [warning] = configured(provider="groq").warnings
+    assert (warning.key, warning.found) == ("targets.t.api_key", "nothing, though groq asks for a key")
+    assert configured(provider="groq", api_key="${KEY}").warnings == ()
+    assert (
+        configured(
+            provider="vertex", url_values={"location": "eu", "project": "p"}, headers={"authorization": "${KEY}"}
+        ).warnings
+        == ()
+    )
+    assert configured(provider="llama-cpp").warnings == ()
+    assert configured(provider="groq", url="http://127.0.0.1:4000/v1").warnings == ()
