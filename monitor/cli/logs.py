@@ -42,8 +42,31 @@ class Scrubber:
             return {str(key): self._clean(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self._clean(inner) for inner in value]
-        lines = str(value)[:VALUE_LIMIT].splitlines() or [""]
+        return self.clean(str(value))
+
+    def clean(self, text: str) -> str:
+        """The text without secrets, and of a bounded length."""
+        lines = text[:VALUE_LIMIT].splitlines() or [""]
         return "\n".join(_indent(line) + scrub(line, self._secrets, LINE_LIMIT) for line in lines)
+
+
+def _for_people(render: Callable[..., str]) -> Callable[..., str]:
+    """Lists written out: names after each other, sentences below the line, one each."""
+
+    def written_out(logger: object, method: str, event: Event) -> str:
+        sentences = [str(one) for value in event.values() if _is_of_sentences(value) for one in value]
+        rest = {key: _joined(value) for key, value in event.items() if not _is_of_sentences(value)}
+        return render(logger, method, rest) + "".join(f"\n  {one}" for one in sentences)
+
+    return written_out
+
+
+def _is_of_sentences(value: object) -> bool:
+    return isinstance(value, list) and any(" " in str(one) for one in value)
+
+
+def _joined(value: object) -> object:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _indent(line: str) -> str:
@@ -68,7 +91,9 @@ def configure(level: str, style: str, scrubber: Scrubber, stream: TextIO | None 
         ]
     else:
         render = [
-            structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            _for_people(
+                structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback)
+            )
         ]
     structlog.configure(
         processors=[*shared, *render],

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from monitor.agent.confirm import Confirmer
 from monitor.agent.arrivals import settle
+from monitor.agent.confirm import Confirmer
 from monitor.agent.failures import ADVICE
 from monitor.agent.gate import Gate
 from monitor.agent.pace import Pace
@@ -27,6 +27,7 @@ from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.uplink import Refusal, Uplink, is_late
+from monitor.cli.outages import Outages
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.config.plan import Allowance, allowances
@@ -45,6 +46,7 @@ JUDGE_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 DRAIN_SECONDS = 10.0
 FINAL_DELIVERY_SECONDS = 5.0
+MISTAKES_SHOWN = 3
 CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
 
 OnAttempt = Callable[[Attempt, Series], None]
@@ -73,6 +75,8 @@ class Station:
         self._clock = clock or Clock()
         self._on_attempt = on_attempt
         self._series: dict[SeriesKey, Series] = {}
+        self._outages = Outages(self._clock)
+        self._notices: tuple[str, ...] = ()
         self.metrics = Metrics(self._clock)
         self._take_series(config)
         self._writer = ThreadPoolExecutor(1, "store")
@@ -170,7 +174,16 @@ class Station:
             self._spending.limit(self._allowances(config))
         changes = self._runner.replace(self.series, list(config.vantages))
         self.metrics.config_reloaded(True)
+        self._notices = ()
         return changes
+
+    def refuse(self, mistakes: Sequence[str]) -> None:
+        """A new configuration cannot be taken over: metrics and page say so until one is. Mistakes free of secrets."""
+        self.metrics.config_reloaded(False)
+        shown = " ".join(f"{one.rstrip('.')}." for one in mistakes[:MISTAKES_SHOWN])
+        more = len(mistakes) - MISTAKES_SHOWN
+        rest = f" And {more} more; the log has them." if more > 0 else ""
+        self._notices = (f"The new configuration is refused; the old one stays in force. {shown}{rest}",)
 
     # ------------------------------------------------------------------------------------------------ facts
 
@@ -225,6 +238,7 @@ class Station:
         for series in wanted.values():
             self.metrics.declare(series)
         self._series = wanted
+        self._outages.keep(set(wanted))
 
     def _fixed_changes(self, config: Config) -> list[str]:
         now, then = self.config, config
@@ -256,6 +270,7 @@ class Station:
             next_slot=lambda series: self._runner.next_slot(series) if self._runner is not None else None,
             advice={kind.value: text for kind, text in ADVICE.items()},
             clock=self._clock,
+            notices=lambda: self._notices,
         )
         server = WebServer(app, self.config.web.host, self.config.web.port)
         server.start()
@@ -309,6 +324,7 @@ class Station:
             log.warning("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
         if self._uplink is not None:
             self._uplink.wake()
+        self._outages.take(attempt, series)
         if self._on_attempt is not None:
             self._on_attempt(attempt, series)
 

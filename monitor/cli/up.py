@@ -181,5 +181,5 @@ class Process:
         )
 
     def _refuse(self, mistakes: list[str]) -> None:
-        self._station.metrics.config_reloaded(False)
+        self._station.refuse([self._scrubber.clean(mistake) for mistake in mistakes])
         log.error("the new configuration is refused; the old one stays", mistakes=mistakes)

@@ -49,15 +49,17 @@ def create_app(
     next_slot: Callable[[Series], datetime | None] = lambda _: None,
     advice: Mapping[str, str] | None = None,
     clock: Clock | None = None,
+    notices: Callable[[], Sequence[str]] = tuple,
 ) -> FastAPI:
     """The application for one event loop.
 
     `queries` is asked in a worker thread; `health`, `series` (what is configured now) and `next_slot` are called in
-    the loop and must return at once. `advice` gives a sentence for each failure kind.
+    the loop and must return at once. `advice` gives a sentence for each failure kind; `notices`, called there too,
+    what readers must know now, without secrets.
     """
     app = FastAPI(title="First Token", docs_url=None, redoc_url=None, openapi_url=None)
     clock = clock or Clock()
-    view = LiveView(queries, series, next_slot, clock)
+    view = LiveView(queries, series, next_slot, clock, notices)
     _add_page(app, LiveBodies(view, dict(advice or {}), clock))
     _add_operations(app, metrics, health)
     app.add_middleware(Guard)

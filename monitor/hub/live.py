@@ -59,6 +59,7 @@ class View:
     store_error: str | None  # why the store could not be asked, None when it could
     refreshed_at: datetime | None  # when the store last answered
     verdicts: Mapping[AttemptKey, Judgement] = field(default_factory=dict)  # by `Attempt.key`; it comes a little later
+    notices: Sequence[str] = ()  # what else readers must know, a sentence each
 
     @property
     def seen_at(self) -> datetime:
@@ -78,8 +79,10 @@ class LiveView:
         series: Callable[[], Sequence[Series]],
         next_slot: Callable[[Series], datetime | None],
         clock: Clock,
+        notices: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._queries, self._series, self._next_slot, self._clock = queries, series, next_slot, clock
+        self._notices = notices
         self._attempts: dict[SeriesKey, list[Attempt]] = {}
         self._verdicts: dict[AttemptKey, Judgement] = {}
         self._asked_from: datetime | None = None
@@ -154,6 +157,7 @@ class LiveView:
             store_error=self._error,
             refreshed_at=self._refreshed_at,
             verdicts=dict(self._verdicts),
+            notices=tuple(self._notices()),
         )
 
 

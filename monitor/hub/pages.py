@@ -16,6 +16,7 @@ from monitor.hub.rows import clipped, iso, row
 from monitor.hub.summary import Cell, Judged, Part, State, cells, headline, idle_gaps, judge
 from monitor.model import Place, Target, Vantage
 
+NOTICE_LIMIT = 1500
 LATEST = 40
 """Attempts in the list of the newest."""
 
@@ -77,6 +78,7 @@ def live(view: View, advice: Mapping[str, str], choice: Choice = Choice()) -> by
             "level": level,
             "sentence": sentence,
             "notices": _notices(view),
+            "stale": view.store_error is not None,
             "vantages": [_vantage(one) for one in {one.vantage.name: one.vantage for one in view.series}.values()],
             "targets": [_target(one) for one in {one.target.name: one.target for one in view.series}.values()],
             "cells": [_cell(cell) for cell in all_cells],
@@ -89,13 +91,14 @@ def live(view: View, advice: Mapping[str, str], choice: Choice = Choice()) -> by
 
 
 def _notices(view: View) -> list[list[Part]]:
+    told: list[list[Part]] = [[clipped(notice, NOTICE_LIMIT)] for notice in view.notices]
     if view.store_error is None:
-        return []
+        return told
     shown: list[Part] = [" Nothing is shown until it is back."]
     if view.refreshed_at is not None:
         shown = [" The page shows what was known at ", {"at": iso(view.refreshed_at)}, "."]
     error = f"The database does not answer: {clipped(view.store_error.rstrip('.'))}."
-    return [[error, *shown, " Attempts wait in the spool meanwhile."]]
+    return [[error, *shown, " Attempts wait in the spool meanwhile."], *told]
 
 
 def _vantage(vantage: Vantage) -> dict[str, Any]:
@@ -125,8 +128,9 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "vantage": cell.series.vantage.name,
         "target": cell.series.target.name,
         "probe": cell.series.probe.name,
-        "state": cell.state,
+        "state": State.OK if cell.state is State.DOUBT else cell.state,  # it answers, and the doubt stands beside that
         "words": cell.words,
+        "doubt": cell.doubt,
         "since": iso(cell.since) if cell.since else None,
         "last_at": iso(last.started_at) if last else None,
         "next_at": iso(cell.next_at) if cell.next_at and not last else None,

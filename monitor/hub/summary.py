@@ -67,6 +67,7 @@ class Cell:
     series: Series
     state: State
     words: str
+    doubt: str | None  # about the last measurement, beside a state that it does not change
     since: datetime | None
     run: int  # how many attempts in a row ended like the last one
     judged: Sequence[Judged]  # planned attempts, oldest first
@@ -162,6 +163,7 @@ def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
         series=series,
         state=state,
         words=_words(state, judged, view.seen_at),
+        doubt=_doubt(state, judged),
         since=since,
         run=run,
         judged=judged,
@@ -193,10 +195,14 @@ def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
         return f"failing: {kind}" if kind.startswith(phase) else f"failing: {kind} in {phase}"
     if state is State.MISSED:
         return f"not measured: {MISSED[last.missed]}" if last.missed else "not measured"
-    if state is State.DOUBT:
-        reason = next(doubt for doubt in last.validity if doubt not in HARMLESS_DOUBTS)
-        return f"measurement in doubt: {reason.replace('_', ' ')}"
     return {State.SLOW: "slow first token", State.COLD: "cold start"}.get(state, "answers")
+
+
+def _doubt(state: State, judged: Sequence[Judged]) -> str | None:
+    if state is not State.DOUBT:
+        return None
+    reason = next(doubt for doubt in judged[-1].attempt.validity if doubt not in HARMLESS_DOUBTS)
+    return f"measurement in doubt: {reason.replace('_', ' ')}"
 
 
 def _idle(asked: Sequence[Attempt]) -> Iterator[tuple[tuple[object, ...], float]]:

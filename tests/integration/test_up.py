@@ -171,6 +171,9 @@ def test_a_bad_file_is_refused_and_the_old_one_stays(tmp_path, simulator, store,
         refused = up.until_said("the new configuration is refused; the old one stays")
         assert len(refused["mistakes"]) == 2
         assert up.metric("firsttoken_config_last_reload_successful") == 0
+        said = json.loads(up.get("api/live"))["notices"]
+        assert len(said) == 1
+        assert said[0][0].startswith("The new configuration is refused; the old one stays in force. ")
         before = len(good(store))
         until(lambda: len(good(store)) >= before + 2, "further rows")
         up.process.send_signal(signal.SIGHUP)
@@ -178,6 +181,10 @@ def test_a_bad_file_is_refused_and_the_old_one_stays(tmp_path, simulator, store,
         up.write(content)
         up.until_said("configuration taken over")
         assert up.metric("firsttoken_config_last_reload_successful") == 1
+        until(lambda: json.loads(up.get("api/live"))["notices"] == [], "the notice goes")
+        up.file.unlink()
+        up.until_said("the new configuration is refused; the old one stays", 3)
+        until(lambda: json.loads(up.get("api/live"))["notices"], "a notice about the file that is gone")
         up.stop()
 
 

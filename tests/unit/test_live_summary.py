@@ -214,6 +214,19 @@ def test_one_doubtful_measurement_is_no_news_and_three_are() -> None:
     assert (level, words) == ("warn", "chat from lagos has given doubtful measurements since 12:00:00.")
 
 
+def test_a_doubt_stands_beside_the_answer_and_not_in_its_place() -> None:
+    """On a busy machine the matrix still says that the target answers."""
+    seen = view([success(ALL[0], slot, validity=(Doubt.LOOP_LAG,)) for slot in range(10)])
+    cell = json.loads(pages.live(seen, {}))["cells"][0]
+    assert (cell["state"], cell["words"], cell["doubt"]) == ("ok", "answers", "measurement in doubt: loop lag")
+
+
+def test_what_the_process_has_to_say_is_a_notice() -> None:
+    """Such as a refused configuration: it makes nothing on the page stale."""
+    body = json.loads(pages.live(view(healthy(), notices=("The new configuration is refused.",)), {}))
+    assert (body["notices"], body["stale"]) == ([["The new configuration is refused."]], False)
+
+
 @pytest.mark.parametrize(
     ("ttft", "usual", "slow"),
     [(0.39, 0.1, False), (0.41, 0.1, True), (2.9, 1.0, False), (3.1, 1.0, True), (0.05, 0.001, False)],

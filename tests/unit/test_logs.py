@@ -70,3 +70,12 @@ def test_later_secrets_are_taken_out_too(out):
     structlog.get_logger().info("hunter-two-hunter and correct-horse-battery")
     assert "hunter" not in out.getvalue()
     assert "horse" not in out.getvalue()
+
+
+def test_lists_are_written_out_for_people(out):
+    """Sentences each in a line of its own, names in one; never as code."""
+    logs.configure("info", "text", logs.Scrubber(), out)
+    structlog.get_logger().info("refused", mistakes=["line 1: it's odd", 'line 2: "no"'], vantages=["here", "lagos"])
+    first, *sentences = out.getvalue().splitlines()
+    assert sentences == ["  line 1: it's odd", '  line 2: "no"']
+    assert first.endswith("vantages=here,lagos")

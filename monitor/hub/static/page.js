@@ -154,7 +154,7 @@ function showNotices() {
   $("notices").dataset.shown = shown;
   $("notices").replaceChildren(...notices.map((parts) => make("p", { class: "notice" }, ...sentence(parts))));
   if (outdated) $("notices").append(reloadNotice());
-  document.body.classList.toggle("stale", notices.length > 0);
+  document.body.classList.toggle("stale", Boolean(state.trouble || state.data?.stale));
 }
 
 function reloadNotice() {
@@ -233,7 +233,8 @@ function fillCell(button, cell) {
     make("span", { class: "top" },
       make("span", {}, make("span", { class: old, text: duration(cell.last_ttft) }), make("span", { class: "quiet", text: median })),
       sparkline(cell)),
-    make("span", { class: "words quiet" }, make("span", { class: `pill ${cell.state}`, text: cell.words }), " ", ...cellTimes(cell)),
+    make("span", { class: "words quiet" }, make("span", { class: `pill ${cell.state}`, text: cell.words }), " ",
+      cell.doubt ? make("span", { class: "pill small doubt", text: cell.doubt }) : "", " ", ...cellTimes(cell)),
     button.parentElement.children.length > 1 ? make("span", { class: "quiet", text: `probe ${cell.probe}` }) : null].filter(Boolean));
 }
 
@@ -408,9 +409,10 @@ function more(one) {
   const phases = one.bars.map((bar) => make("tr", {},
     make("th", { scope: "row" }, make("span", { class: `swatch ${bar.name}` }), PHASES[bar.name][0]),
     make("td", { text: duration(bar.seconds) + (bar.died ? " (ended here)" : "") })));
-  const idle = one.idle === null ? [] : [["Idle before", one.idle ? `${duration(one.idle)}: nobody had asked this target for that long` : "not idle: another attempt was still running"]];
+  const idle = one.confirming ? [["Sent", "confirming attempt, sent at once after the first"]] : one.idle === null ? [] : [["Idle before", one.idle ? `${duration(one.idle)}: nobody had asked this target for that long` : "not idle: another attempt was still running"]];
   const verdict = one.verdict ? [["Model", `${one.verdict.kind}: ${one.verdict.why}`]] : [];
-  const facts = [...idle, ...verdict, ...one.facts].map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
+  const told = one.facts.filter(([label]) => !(one.confirming && label === "Planned for"));
+  const facts = [...idle, ...verdict, ...told].map(([label, text]) => make("tr", {}, make("th", { scope: "row", text: label }), make("td", label === "Planned for" ? {} : { text }, label === "Planned for" ? timeNode(text, "at") : null)));
   const doubts = one.doubts.map((doubt) => make("li", { text: `${doubt.name.replaceAll("_", " ")}: ${doubt.text}` }));
   return make("div", { class: "more" },
     make("table", {}, make("tbody", {}, ...phases)),
@@ -472,13 +474,23 @@ function showLegend() {
     make("div", {}, make("dt", {}, make("span", { class: kind, "aria-hidden": "true" }), make("span", { text: title })), make("dd", { text }))));
 }
 
+function firstVisit() {
+  try {
+    const known = localStorage.getItem("seen") !== null;
+    localStorage.setItem("seen", "yes");
+    return !known;
+  } catch {
+    return false; // no storage allowed: the legend opens when asked for
+  }
+}
+
 $("trouble").addEventListener("click", () => {
   state.onlyTrouble = !state.onlyTrouble;
   state.etag = null;
   $("trouble").setAttribute("aria-pressed", String(state.onlyTrouble));
   poll();
 });
-$("key").open = innerWidth > 760;
+$("key").open = innerWidth > 760 && firstVisit();
 $("pause").addEventListener("click", () => {
   state.paused = !state.paused;
   $("pause").setAttribute("aria-pressed", String(state.paused));
