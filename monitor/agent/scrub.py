@@ -79,6 +79,7 @@ def _forms(secret: str) -> Iterator[str]:
     if len(secret) < 3:
         return
     yield secret
+    secret = secret.encode("utf-8", "replace").decode()  # bytes of the environment that are no text cannot be quoted
     yield from {quote(secret, safe=""), quote_plus(secret), quote(secret), json.dumps(secret)[1:-1]}
     yield json.dumps(secret, ensure_ascii=False)[1:-1]
     yield repr(secret)[1:-1]

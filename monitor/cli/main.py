@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
+import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,13 +51,45 @@ def _register(arguments: list[str]) -> None:
         app.command(name)(getattr(importlib.import_module(f"monitor.cli.{name}"), name))
 
 
+def _open_outputs() -> None:
+    """Outputs that are closed swallow what is said; characters that the terminal cannot show are spelled out."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as we run
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as we run
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")
+
+
+def _fail(sentence: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"firsttoken: {sentence}\n")
+        sys.stderr.flush()
+    sys.exit(2)
+
+
 def main() -> None:
     """Entry point of the `firsttoken` command."""
+    _open_outputs()
+    if unreadable := [argument for argument in sys.argv[1:] if not argument.isascii() and _is_no_text(argument)]:
+        _fail(f"an argument is no UTF-8 text: {unreadable[0]!a}")
     try:
         _register(sys.argv[1:])
         app()
     except KeyboardInterrupt:  # also while libraries load
         sys.exit(130)
     except MonitorError as error:
-        sys.stderr.write(f"firsttoken: {error}\n")
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _leave_output()
+        _fail(f"the output cannot be written: {error.strerror}")
+
+
+def _is_no_text(argument: str) -> bool:
+    return argument != argument.encode("utf-8", "replace").decode()
+
+
+def _leave_output() -> None:
+    """What could not be written will not be tried again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
