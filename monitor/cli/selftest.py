@@ -14,12 +14,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from monitor.agent.arrivals import WatchedLoop
 from monitor.agent.probe import Prober
 from monitor.cli.accuracy import Comparison, Summary, compare_all, measure, summarise
 from monitor.cli.waterfall import duration
 from monitor.clock import Clock
+from monitor.extras import how_to_install
 from monitor.model import Attempt, ClockSource, DialectName, Doubt, MonitorError, Probe, Series, Target, Vantage
 from monitor.simulator.process import SimulatorProcess
 
@@ -36,6 +38,11 @@ class Case:
     listener: str
     kernel_stamps: bool = True
 
+    @property
+    def judged(self) -> bool:
+        """Whether attempts here are measured this way; doing without the stamps is shown for comparison only."""
+        return self.kernel_stamps
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -51,18 +58,34 @@ def selftest(
 ) -> None:
     """Measure this machine's own error: stream from a simulator here, and compare with when it really sent.
 
+    Judged is the way attempts are measured here: with the kernel's arrival stamps, where it gives them. The user clock
+    is shown beside it for comparison and changes neither the verdict nor the exit code.
+
     Exit code 0: a TTFT measured here is right to a millisecond or says that it is not; 1: it is not; 2: cannot run.
     """
     cases = [Case("plain, kernel clock", "plain"), Case("plain, user clock", "plain", kernel_stamps=False)]
+    left_out: list[str] = []
+    secure = Case("TLS, kernel clock", "tls")
     if importlib.util.find_spec("cryptography"):
-        cases.insert(1, Case("TLS, kernel clock", "tls"))
-    findings = _run(cases, streams, quiet=as_json)
-    good = all(_acceptable(finding) for finding in findings if finding.case.kernel_stamps)
-    if as_json:
-        typer.echo(json.dumps({"good": good, "cases": [_as_json(finding) for finding in findings]}))
+        cases.insert(1, secure)
     else:
-        _show(findings, good)
-    raise typer.Exit(0 if good else 1)
+        left_out.append(secure.name)
+    findings = _run(cases, streams, quiet=as_json)
+    if as_json:
+        typer.echo(json.dumps(report(findings, left_out)))
+    else:
+        _show(findings, left_out)
+    raise typer.Exit(0 if good(findings) else 1)
+
+
+def good(findings: list[Finding]) -> bool:
+    """The verdict: nothing that is judged was wrong without saying so."""
+    return all(_acceptable(finding) for finding in findings if finding.case.judged)
+
+
+def report(findings: list[Finding], left_out: list[str]) -> dict[str, object]:
+    """The object of `--json`. `good` is about the cases that are `judged`; the others are never called acceptable."""
+    return {"good": good(findings), "cases": [_as_json(finding) for finding in findings], "left_out": left_out}
 
 
 def _run(cases: list[Case], streams: int, *, quiet: bool) -> list[Finding]:
@@ -131,41 +154,59 @@ def _as_json(finding: Finding) -> dict[str, object]:
     return {
         "case": finding.case.name,
         "clock_source": "kernel" if finding.kernel_clock else "user",
-        "acceptable": _acceptable(finding),
+        "judged": finding.case.judged,
+        "acceptable": _acceptable(finding) if finding.case.judged else None,
         "doubts": finding.doubts,
         **asdict(finding.summary),
     }
 
 
-def _show(findings: list[Finding], good: bool) -> None:
+def _show(findings: list[Finding], left_out: list[str]) -> None:
     table = Table(title="How far TTFT measured here is from the truth, where it is not in doubt")
     for heading in ("way of measuring", "streams", "half within", "99 % within", "gaps within", "in doubt"):
         table.add_column(heading, justify="left" if heading == "way of measuring" else "right")
     for finding in findings:
         s = finding.summary
         figures = [duration(s.ttft_p50), duration(s.sure_p99), duration(s.gaps_worst)]
-        table.add_row(finding.case.name, str(s.streams), *figures, f"{s.ttft_doubted_share:.0%}")
+        doubted = f"{s.ttft_doubted_share:.0%}" if finding.kernel_clock else "not told"
+        table.add_row(finding.case.name, str(s.streams), *figures, doubted)
     console = Console(highlight=False)
     console.print(table)
-    for line in _advice(findings, good):
-        console.print(line)
+    for name in left_out:
+        console.print(Text(f"{name}: left out, as cryptography is not installed; {how_to_install('simulator')}"))
+    for line in advice(findings):
+        console.print(Text(line))
 
 
-def _advice(findings: list[Finding], good: bool) -> list[str]:
+def advice(findings: list[Finding]) -> list[str]:
+    """What the figures mean, a sentence each; the first finding is the plain one, the last that of the user clock."""
     best, user = findings[0], findings[-1]
-    lines = [
-        f"Expect a TTFT from this machine to be right to {duration(best.summary.sure_p99)}"
-        f" (to {duration(user.summary.sure_p99)} without the kernel's stamps), or to say that it is in doubt."
-        if good
-        else "Some times were wrong and did not say so: please report this, with the output of `selftest --json`."
-    ]
+    defect = best.kernel_clock and not good(findings)  # without stamps, being late untold is their lack and no defect
+    lines = [_DEFECT] if defect else _expectations(best, user)
     if best.summary.ttft_doubted_share > BUSY_SHARE:
         lines.append("This machine is too busy to measure well now: stop what else it does, or give it more CPU.")
-    if not best.kernel_clock:
-        lines.append("The kernel gives no arrival stamps here: times are taken when this process gets to read.")
     if best.summary.coalesced_share:
         lines.append(
             f"In {best.summary.coalesced_share:.0%} of the streams reads came late and merged tokens;"
             " those attempts say `coalesced` and carry no gaps."
         )
     return lines
+
+
+_DEFECT = "Some times were wrong and did not say so: please report this, with the output of `selftest --json`."
+
+
+def _expectations(best: Finding, user: Finding) -> list[str]:
+    without = f"to {duration(user.summary.sure_p99)} in this run, and a late one does not say that it is late."
+    if not best.kernel_clock:
+        return [
+            "The kernel gives no arrival stamps here: times are taken when this process gets to read.",
+            f"Expect a TTFT from this machine to be right {without}",
+        ]
+    if best.summary.sure_p99 is None:
+        return ["Every TTFT was in doubt, and said so."]
+    right = f"right to {duration(best.summary.sure_p99)}, or to say that it is in doubt"
+    return [
+        f"With the kernel's stamps, expect a TTFT from this machine to be {right}.",
+        f"Without them (`probe --user-clock`) it is right {without}",
+    ]
