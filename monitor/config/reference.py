@@ -22,6 +22,12 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
+_COMMENT = (
+    "First Token takes every scalar as it is written. An editor that reads YAML 1.1 takes off, no and NO for false: "
+    'where it objects, quote them (reasoning: "off", country: "NO").'
+)
+
+
 def page(text: str) -> str:
     """The page with each block between `<!-- generated: SECTION -->` and `<!-- end -->` made anew."""
     return _BLOCK.sub(lambda match: f"{match[1]}{table(match[2])}\n{match[3]}", text)
@@ -68,6 +74,7 @@ def json_schema() -> dict[str, object]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "First Token configuration",
+        "$comment": _COMMENT,
         "type": "object",
         "properties": {**names, **sections},
         "patternProperties": {"^x-": {}},
