@@ -10,17 +10,17 @@ UV ?= uv
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock clean python
+.PHONY: help demo test check lock clean python model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "  PYTHON=python3.12 names another interpreter; MODEL=none leaves out the real model (250 MB on disk)."
+	@echo "  PYTHON=python3.12 names another interpreter; MODEL=none leaves out the real model (a small language model)."
 
-demo: python ## probes a real model and simulated providers from four places; page, metrics and a live table
+demo: python model ## probes a real model and simulated providers from four places; page, metrics and a live table
 	@$(PYTHON) tools/install.py demo --model $(MODEL)
 	@exec $(BIN)/firsttoken demo --model $(MODEL) $(DEMO_ARGS)
 
-test: check ## everything CI runs: lint, types, and all tests
+test: model check ## everything CI runs: lint, types, and all tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 check: python
@@ -37,7 +37,11 @@ LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-ha
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 clean: ## remove .venv and what tests and the demo left
-	rm -rf .venv .firsttoken dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .firsttoken dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+model:
+	@case "$(MODEL)" in smollm2|none) ;; *) echo "There is no model '$(MODEL)' here: MODEL=smollm2 (the default) or MODEL=none." >&2; exit 1;; esac
 
 python:
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine: install Python 3.11 or newer, or name one: make ... PYTHON=/path/to/python3" >&2; exit 1; }

@@ -55,7 +55,7 @@ def _show(simulator: Simulator) -> None:
     console.print(_models(simulator))
     console.print(_places(simulator))
     for change in simulator.scenario.timeline:
-        console.print(Text(f"Timeline: {_told(change)}"), soft_wrap=True)
+        console.print(Text(f"Timeline: {told(change)}"), soft_wrap=True)
     console.print(Text("Try it, in another terminal:"))
     for line in _examples(simulator):
         console.print(Text(f"  {line}"), soft_wrap=True)
@@ -138,7 +138,8 @@ def _value(value: object) -> str:
     return f'"{value}"' if value == "" or " " in str(value) else str(value)
 
 
-def _told(change: Change) -> str:
+def told(change: Change) -> str:
+    """What a step of the timeline changes, and when."""
     what = [f"{name} times {factor:g}" for name, factor in change.multiply.items()]
     what += [f"{name} = {_value(value)}" for name, value in change.set.items()]
     lasts = f" for {change.for_seconds:g} s" if change.for_seconds is not None else ""

@@ -40,9 +40,7 @@ class Authority:
         try:
             import cryptography  # noqa: F401 - asked here so that a missing one is a sentence
         except ImportError:
-            raise ConfigError(
-                f"TLS listeners need the package 'cryptography'; {how_to_install('simulator')}"
-            ) from None
+            raise ConfigError(f"TLS listeners need the package 'cryptography'; {how_to_install('simulator')}") from None
         self._directory, self._now = directory, now
         self._key, self._certificate = _ca(now)
         self.ca_file = directory / "ca.pem"

@@ -32,3 +32,13 @@ def test_unlisted_skips_fail(tmp_path: Path, message: str, allowed: str, code: i
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert (done.stdout + done.stderr == "") == (code == 0)
+
+
+@pytest.mark.parametrize(("model", "code"), [("smollm2", 0), ("none", 0), ("foo", 2)])
+def test_make_knows_its_models(model: str, code: int) -> None:
+    """Another MODEL is one sentence that names the two, before anything is installed."""
+    done = subprocess.run(
+        ["make", "model", f"MODEL={model}"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == code
+    assert ("There is no model 'foo' here: MODEL=smollm2 (the default) or MODEL=none." in done.stderr) == (code == 2)
