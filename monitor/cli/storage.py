@@ -101,6 +101,10 @@ class Storage:
         """See `store.live.LiveQueries`."""
         return self._queries().received_since(moment)
 
+    def failing_since(self, vantage: str, target: str, probe: str) -> tuple[datetime, bool] | None:
+        """See `store.live.LiveQueries`."""
+        return self._queries().failing_since(vantage, target, probe)
+
     def _queries(self) -> LiveQueries:
         if self._engine is None or not self._is_up:
             raise StoreUnavailable("the database is not ready yet")

@@ -17,10 +17,12 @@ import structlog
 
 from monitor.clock import NS, Clock
 from monitor.detect.coldstart import Judgement
-from monitor.model import Attempt, Purpose, Series, StoreUnavailable
+from monitor.model import Attempt, Outcome, Purpose, Series, StoreUnavailable
 
 PER_SERIES = 30
 REFRESH_SECONDS = 1.0
+OUTAGES_AT_ONCE = 8
+"""Outages whose beginning is asked for with one refresh."""
 FIRST_ANSWER_SECONDS = 3.0
 LATER_ANSWER_SECONDS = 0.5
 OVERLAP = timedelta(seconds=30)
@@ -47,6 +49,9 @@ class LiveQueries(Protocol):
     def judged_since(self, moment: datetime) -> Sequence[Judgement]:
         """Verdicts that were written or changed at or after `moment`, a bounded number."""
 
+    def failing_since(self, vantage: str, target: str, probe: str) -> tuple[datetime, bool] | None:
+        """When a series that fails began to, and whether that is known for certain; None: it does not fail."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -59,6 +64,9 @@ class View:
     store_error: str | None  # why the store could not be asked, None when it could
     refreshed_at: datetime | None  # when the store last answered
     verdicts: Mapping[AttemptKey, Judgement] = field(default_factory=dict)  # by `Attempt.key`; it comes a little later
+    failing_since: Mapping[SeriesKey, tuple[datetime, bool]] = field(
+        default_factory=dict
+    )  # of outages longer than that
     notices: Sequence[str] = ()  # what else readers must know, a sentence each
 
     @property
@@ -85,6 +93,7 @@ class LiveView:
         self._notices = notices
         self._attempts: dict[SeriesKey, list[Attempt]] = {}
         self._verdicts: dict[AttemptKey, Judgement] = {}
+        self._outages: dict[SeriesKey, tuple[datetime, bool]] = {}
         self._asked_from: datetime | None = None
         self._loaded: set[SeriesKey] = set()
         self._refreshed_at: datetime | None = None
@@ -111,6 +120,7 @@ class LiveView:
             attempts, judged = await asyncio.to_thread(self._ask, keys)
             self._take(attempts)
             self._take_verdicts(judged)
+            await self._ask_for_outages()
             self._asked_from, self._refreshed_at, self._error = asked_at - OVERLAP, asked_at, None
             self._loaded = keys
         except StoreUnavailable as error:
@@ -127,6 +137,15 @@ class LiveView:
         if self._asked_from is None or not keys <= self._loaded:  # at start, or when a reload added series
             return ask.latest(PER_SERIES), ask.latest_verdicts(PER_SERIES)
         return ask.received_since(self._asked_from), ask.judged_since(self._asked_from)
+
+    async def _ask_for_outages(self) -> None:
+        """When did those begin to fail of which nothing but failures is kept?"""
+        long = [key for key, attempts in self._attempts.items() if _is_long_outage(attempts)]
+        self._outages = {key: began for key, began in self._outages.items() if key in long}
+        for key in [key for key in long if key not in self._outages][:OUTAGES_AT_ONCE]:
+            began = await asyncio.to_thread(self._queries.failing_since, *key)
+            if began is not None:
+                self._outages[key] = began
 
     def _take_verdicts(self, judged: Iterable[Judgement]) -> None:
         """Keep the verdicts of attempts that are shown; those of others are dropped, and old ones with theirs."""
@@ -157,8 +176,14 @@ class LiveView:
             store_error=self._error,
             refreshed_at=self._refreshed_at,
             verdicts=dict(self._verdicts),
+            failing_since=dict(self._outages),
             notices=tuple(self._notices()),
         )
+
+
+def _is_long_outage(attempts: Sequence[Attempt]) -> bool:
+    outcomes = {attempt.outcome for attempt in attempts if not attempt.try_number}
+    return len(attempts) >= PER_SERIES and Outcome.FAILED in outcomes and Outcome.SUCCESS not in outcomes
 
 
 def key_of(series: Series) -> SeriesKey:

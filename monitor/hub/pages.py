@@ -132,6 +132,7 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "words": cell.words,
         "doubt": cell.doubt,
         "since": iso(cell.since) if cell.since else None,
+        "since_at_least": cell.at_least,
         "last_at": iso(last.started_at) if last else None,
         "next_at": iso(cell.next_at) if cell.next_at and not last else None,
         "last_ttft": cell.last_ttft,

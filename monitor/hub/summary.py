@@ -15,7 +15,7 @@ from itertools import takewhile
 from statistics import median
 
 from monitor.detect.coldstart import Judgement
-from monitor.hub.live import AttemptKey, SeriesKey, View, key_of
+from monitor.hub.live import PER_SERIES, AttemptKey, SeriesKey, View, key_of
 from monitor.hub.rows import MISSED, duration, iso
 from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series, VerdictKind
 from monitor.timeline import Mark
@@ -69,6 +69,7 @@ class Cell:
     words: str
     doubt: str | None  # about the last measurement, beside a state that it does not change
     since: datetime | None
+    at_least: bool  # it may have begun before `since`
     run: int  # how many attempts in a row ended like the last one
     judged: Sequence[Judged]  # planned attempts, oldest first
     median: float | None
@@ -157,6 +158,10 @@ def _counts(attempt: Attempt) -> bool:
 def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
     key = key_of(series)
     state, since, run = _standing(view.seen_at, series, judged)
+    at_least = state is not State.SILENT and _reaches_back(judged) and len(view.attempts[key]) >= PER_SERIES
+    if state is State.FAILED and at_least and key in view.failing_since:
+        since, certain = view.failing_since[key]
+        at_least = not certain
     times = [one.attempt.timeline.ttft for one in judged if _counts(one.attempt) and one.attempt.valid]
     known = [ttft for ttft in times if ttft is not None]
     return Cell(
@@ -165,6 +170,7 @@ def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
         words=_words(state, judged, view.seen_at),
         doubt=_doubt(state, judged),
         since=since,
+        at_least=at_least,
         run=run,
         judged=judged,
         median=median(known[-RECENT:]) if known else None,
@@ -180,8 +186,19 @@ def _standing(now: datetime, series: Series, judged: Sequence[Judged]) -> tuple[
     patience = timedelta(seconds=3 * series.probe.interval_seconds + series.probe.deadline_seconds)
     if now - last.attempt.scheduled_at > patience:
         return State.SILENT, last.attempt.scheduled_at, 0
-    run = list(takewhile(lambda one: one.state is last.state, reversed(judged)))
+    passed = takewhile(lambda one: one.state in _through(last.state), reversed(judged))
+    run = [one for one in passed if one.state is last.state]
     return last.state, run[-1].attempt.started_at, len(run)
+
+
+def _through(state: State) -> set[State]:
+    """The states over which one that stands now goes back: a gap ends no outage."""
+    return {state, State.MISSED} if state is State.FAILED else {state}
+
+
+def _reaches_back(judged: Sequence[Judged]) -> bool:
+    """Whether nothing that is kept came before the state of now."""
+    return bool(judged) and {one.state for one in judged} <= _through(judged[-1].state)
 
 
 def _words(state: State, judged: Sequence[Judged], now: datetime) -> str:
@@ -230,12 +247,13 @@ def _trouble(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> list[Part]:
 def _phrase(cell: Cell) -> list[Part]:
     """The predicate of a sentence about a series in trouble."""
     began: Part = {"at": iso(cell.since)} if cell.since else "an unknown time"
+    since = "since at least " if cell.at_least else "since "
     if cell.state is State.SILENT:
         return [" has been silent since ", began]
     if cell.state is State.MISSED:
-        return [" has not been measured since ", began]
+        return [f" has not been measured {since}", began]
     if cell.state is State.DOUBT:
-        return [" has given doubtful measurements since ", began]
+        return [f" has given doubtful measurements {since}", began]
     if cell.state in (State.SLOW, State.COLD):
         usual, what = cell.judged[-1].median, "slow first token" if cell.state is State.SLOW else "cold start"
         compared = f", usually {duration(usual)}" if usual is not None else ""
@@ -244,8 +262,8 @@ def _phrase(cell: Cell) -> list[Part]:
     kind = failure.kind.replace("_", " ") if failure else "unknown"
     if cell.run < 2:
         return [" failed at ", began, f" ({kind})"]
-    times = f"{cell.run} times or more" if cell.run == len(cell.judged) else f"{cell.run} times in a row"
-    return [" has failed since ", began, f" ({kind}, {times})"]
+    times = f"{cell.run} times or more" if _reaches_back(cell.judged) else f"{cell.run} times in a row"
+    return [f" has failed {since}", began, f" ({kind}, {times})"]
 
 
 def _scope(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> str | None:

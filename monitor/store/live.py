@@ -21,6 +21,8 @@ from monitor.store.measures import COUNTED, is_censored, value_ns
 from monitor.store.rows import to_attempt
 
 LOOK_BACK = timedelta(days=3)
+FAILING_BACK = timedelta(days=7)
+"""How far back the beginning of an outage is looked for."""
 MAX_ROWS = 2000
 
 _NAMES = "s.vantage, s.target, s.probe"
@@ -41,6 +43,16 @@ _RECENT = text(
     "  SELECT * FROM attempts a WHERE a.vantage_id = v.vantage_id AND a.scheduled_at >= :since"
     "  ORDER BY a.scheduled_at DESC, a.series_id, a.try LIMIT :limit"
     f") a {_OF_SERIES} ORDER BY a.scheduled_at DESC, a.series_id, a.try LIMIT :limit"
+)
+_FAILING = text(
+    "WITH one AS (SELECT vantage_id, series_id FROM series WHERE vantage = :vantage AND target = :target"
+    "  AND probe = :probe),"
+    " ok AS (SELECT a.scheduled_at FROM attempts a JOIN one USING (vantage_id, series_id)"
+    "  WHERE a.scheduled_at >= :since AND a.outcome = 'success' AND a.try = 0 ORDER BY a.scheduled_at DESC LIMIT 1)"
+    " SELECT min(a.started_at), (SELECT scheduled_at FROM ok)"
+    " FROM attempts a JOIN one USING (vantage_id, series_id)"
+    " WHERE a.scheduled_at >= :since AND a.outcome = 'failed' AND a.try = 0"
+    " AND a.scheduled_at > coalesce((SELECT scheduled_at FROM ok), '-infinity')"
 )
 _SUMMARY = text(
     f"SELECT {_NAMES}, count(*), count(*) FILTER (WHERE a.outcome = 'success'),"
@@ -88,6 +100,16 @@ class LiveQueries:
     def judged_since(self, moment: datetime) -> Sequence[Judgement]:
         """Verdicts written or changed at or after `moment`, newest first, at most 2,000."""
         return verdicts.judged_since(self._engine, moment, MAX_ROWS)
+
+    def failing_since(self, vantage: str, target: str, probe: str) -> tuple[datetime, bool] | None:
+        """When the first failure after the last success began, and whether that success is known.
+
+        Looks back seven days; without a success in them the outage has lasted since then at least. None: no failure.
+        """
+        names = {"vantage": vantage, "target": target, "probe": probe}
+        with transaction(self._engine) as connection:
+            row = connection.execute(_FAILING, {**names, "since": self._clock.now() - FAILING_BACK}).one()
+        return None if row[0] is None else (row[0], row[1] is not None)
 
     def recent(self, limit: int = 50) -> Sequence[Attempt]:
         """The attempts scheduled last, over all series, newest first."""

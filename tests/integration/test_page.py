@@ -293,6 +293,9 @@ class _Away:
     def judged_since(self, moment: datetime) -> Sequence[Judgement]:
         raise StoreUnavailable("Postgres does not answer")
 
+    def failing_since(self, vantage: str, target: str, probe: str) -> tuple[datetime, bool] | None:
+        raise StoreUnavailable("Postgres does not answer")
+
 
 def test_new_and_late_attempts_reach_the_view(product: Product) -> None:
     """What arrives later than its neighbours stands in its right place."""
@@ -302,6 +305,16 @@ def test_new_and_late_attempts_reach_the_view(product: Product) -> None:
     assert _eventually(lambda: len(product.live()["attempts"]) == 3)
     points = [point for point, _ in product.live()["cells"][0]["points"]]
     assert points == [0.2, 0.22, 0.23]
+
+
+def test_a_long_outage_keeps_its_beginning(product: Product) -> None:
+    """However many failures come after it: the store is asked for what the page no longer keeps."""
+    failures = [failed(CHAT, product.ago(15 * slot + 5)) for slot in range(50)]
+    product.store(success(CHAT, product.ago(15 * 50 + 5)), *failures)
+    assert _eventually(lambda: product.live()["cells"][0]["points"] != [])
+    cell = product.live()["cells"][0]
+    assert datetime.fromisoformat(cell["since"]) - failures[-1].started_at < timedelta(milliseconds=2)
+    assert cell["since_at_least"] is False
 
 
 def test_a_series_that_a_reload_adds_brings_its_history(product: Product) -> None:
@@ -476,6 +489,26 @@ def steady_second(planned: Attempt, ttft_ms: int = 200) -> Attempt:
     return replace(planned, try_number=1, started_at=began, timeline=line)
 
 
+def test_a_second_try_and_the_legend_say_what_a_reader_needs(product: Product, browse: Any) -> None:
+    """A second try was sent at once, and is neither idle nor planned; the legend opens by itself once only."""
+    planned = success(CHAT, product.ago(20))
+    product.store(planned, steady_second(planned))
+    browser = browse()
+    browser.open(product.server.url)
+    browser.wait_for("document.querySelectorAll('#rows li').length === 2")
+    assert browser.evaluate("document.querySelector('#key').open") is True
+    browser.evaluate("document.querySelectorAll('#rows details').forEach((one) => { one.open = true; })")
+    browser.wait_for("document.querySelectorAll('#rows .more').length === 2")
+    second, first = browser.evaluate("[...document.querySelectorAll('#rows .more')].map((one) => one.innerText)")
+    assert "confirming attempt, sent at once after the first" in second
+    assert "Planned for" not in second
+    assert "Idle before" not in second
+    assert "Planned for" in first
+    browser.open(product.server.url)
+    browser.wait_for("performance.now() < 5000 && document.querySelectorAll('#rows li').length === 2")
+    assert browser.evaluate("document.querySelector('#key').open") is False
+
+
 def test_an_empty_page_says_when_something_will_come(product: Product, browse: Any) -> None:
     """No attempt yet is a state with a sentence, not a blank."""
     browser = browse()
@@ -500,10 +533,8 @@ def test_a_store_that_is_away_is_a_banner(browse: Any) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 700, 1280])
-def test_the_page_fits_and_can_be_read(
-    product: Product, browse: Any, width: int, dark: bool, tmp_path: Path
-) -> None:
-    """On a phone and a laptop, light and dark: nothing overflows or overlaps, text has a contrast of 4.5 to 1 (WCAG AA)."""
+def test_the_page_fits_and_can_be_read(product: Product, browse: Any, width: int, dark: bool, tmp_path: Path) -> None:
+    """On a phone and a laptop, light and dark: nothing overflows or overlaps; contrast is 4.5 to 1 (WCAG AA)."""
     measured(product)
     browser = browse(width=width, dark=dark)
     browser.open(product.server.url)
@@ -517,7 +548,9 @@ def test_the_page_fits_and_can_be_read(
 OVERLAPS = """() => {
   const inner = [...document.querySelectorAll("#matrix .cell, #matrix .nothing, #matrix tbody th")];
   const boxes = inner.map((one) => [one.innerText.slice(0, 20), one.getBoundingClientRect()]);
-  const apart = (a, b) => a.bottom <= b.top + 1 || b.bottom <= a.top + 1 || a.right <= b.left + 1 || b.right <= a.left + 1;
+  const before = (end, begin) => end <= begin + 1;
+  const beside = (a, b) => before(a.bottom, b.top) || before(a.right, b.left);
+  const apart = (a, b) => beside(a, b) || beside(b, a);
   return boxes.flatMap(([one, a], i) => boxes.slice(i + 1).filter(([, b]) => !apart(a, b)).map(([two]) => [one, two]));
 }"""
 

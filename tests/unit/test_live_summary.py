@@ -11,7 +11,7 @@ import pytest
 
 from monitor.detect.coldstart import Judgement, Reason, Verdict
 from monitor.hub import pages
-from monitor.hub.live import View, key_of
+from monitor.hub.live import PER_SERIES, View, key_of
 from monitor.hub.rows import REASONS, bars, clipped, duration
 from monitor.hub.summary import State, cells, headline, idle_gaps, is_slow, judge
 from monitor.model import (
@@ -106,6 +106,19 @@ def test_one_failing_series_is_named_with_since_when_and_why() -> None:
     broken = [success(ALL[0], slot) for slot in range(7)] + [failed(ALL[0], slot) for slot in (7, 8, 9)]
     level, words = said(view(healthy(but=ALL[0]) + broken))
     assert (level, words) == ("bad", "chat from lagos has failed since 12:01:45 (rate limited, 3 times in a row).")
+
+
+def test_a_long_outage_is_told_with_its_true_beginning_or_as_at_least() -> None:
+    """The oldest attempt that the page keeps is no beginning; a missed slot within it is none either."""
+    lost = [failed(ALL[0], slot) for slot in range(PER_SERIES)]
+    lost[20] = success(ALL[0], 20, outcome=Outcome.MISSED, missed=MissReason.LATE, timeline=Timeline())
+    seen = view(healthy(PER_SERIES, but=ALL[0]) + lost, PER_SERIES)
+    assert said(seen)[1].startswith("chat from lagos has failed since at least 12:00:00 (")
+    began = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
+    known = replace(seen, failing_since={key_of(ALL[0]): (began, True)})
+    assert said(known)[1].startswith("chat from lagos has failed since 03:04:05 (")
+    bounded = replace(seen, failing_since={key_of(ALL[0]): (began, False)})
+    assert said(bounded)[1].startswith("chat from lagos has failed since at least 03:04:05 (")
 
 
 def test_a_place_from_which_everything_fails_is_blamed_as_a_whole() -> None:

@@ -241,7 +241,7 @@ function fillCell(button, cell) {
 function cellTimes(cell) {
   if (cell.state === "waiting") return cell.next_at ? ["first slot in ", timeNode(cell.next_at, "until")] : [];
   if (cell.state === "ok") return [timeNode(cell.last_at, "ago")];
-  return [cell.since === cell.last_at ? "at " : "since ", timeNode(cell.since, "at")];
+  return [cell.since === cell.last_at ? "at " : cell.since_at_least ? "since at least " : "since ", timeNode(cell.since, "at")];
 }
 
 function sparkline(cell) {
