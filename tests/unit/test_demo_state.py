@@ -40,8 +40,10 @@ def test_a_second_demo_is_told_where_the_first_is(tmp_path: Path) -> None:
     with pytest.raises(DemoRunning, match="just starting"):
         DemoFolder(tmp_path / "demo")
     first.announce("http://127.0.0.1:8765/")
-    with pytest.raises(DemoRunning, match=rf"process {os.getpid()}, page http://127.0.0.1:8765/"):
+    with pytest.raises(DemoRunning, match=rf"process {os.getpid()}, page http://127.0.0.1:8765/") as told:
         DemoFolder(tmp_path / "demo")
+    assert max(map(len, str(told.value).splitlines()[1:])) <= 80
+    assert "demo --state /another/folder/demo" in str(told.value)
     first.remove()
     DemoFolder(tmp_path / "demo").remove()
 
