@@ -165,7 +165,7 @@ dashboard = Board(
                     prom("sum(rate(firsttoken_spool_lost_attempts_total[$__rate_interval])) * 3600", "lost", ref="C"),
                     prom("sum(rate(firsttoken_rejected_attempts_total[$__rate_interval])) * 3600", "refused", ref="D"),
                     prom(
-                        f"sum(rate(firsttoken_late_attempts_total{{{CHOSEN}}}[$__rate_interval])) * 3600",
+                        f"sum(rate(firsttoken_late_attempts_total{{{CHOSEN}}}[$__rate_interval])) * 3600 or vector(0)",
                         "late",
                         ref="E",
                     ),
@@ -187,6 +187,19 @@ dashboard = Board(
             ),
         ],
         [
+            TimeSeries(
+                title="Daily caps: share that is left",
+                description="Of each process's part of the caps in `budget`. At 0 probing stops until midnight UTC.",
+                targets=[
+                    prom(
+                        "firsttoken_budget_remaining / (firsttoken_budget_limit > 0)",
+                        "{{scope}} {{target}} {{unit}} {{instance}}",
+                    )
+                ],
+                unit="percentunit",
+                minimum=0,
+                no_value="no caps",
+            ),
             Table(
                 title="Processes and versions",
                 targets=[prom("firsttoken_build_info", instant=True, form="table")],

@@ -42,6 +42,7 @@ class Asking:
     now: datetime
     chosen: Mapping[str, str] = field(default_factory=dict)  # variables set by hand; the others stand at their default
     scrape_seconds: int = 1
+    macros: bool = True  # whether to do what Grafana's server does, too
 
     @property
     def begins(self) -> datetime:
@@ -85,7 +86,8 @@ class Asking:
         if "expr" in target:
             text = self._fill(target["expr"], prometheus=True, step=step)
             return Query(where, text, target["format"], target["instant"], step, self.begins, self.now)
-        return Query(where, self._macros(self._fill(target["rawSql"], prometheus=False, step=step)), target["format"])
+        text = self._macros(self._fill(target["rawSql"], prometheus=False, step=step))
+        return Query(where, text, target["format"], False, step, self.begins, self.now)
 
     def _step(self, least: str | None) -> int:
         span = (self.now - self.begins).total_seconds()
@@ -121,7 +123,7 @@ class Asking:
         return re.sub(r"\$(?:(\w+)|\{(\w+)(?::(\w+))?\})", value, text)
 
     def _macros(self, text: str) -> str:
-        return re.sub(r"\$([_a-zA-Z0-9]+)\(([^)]*)\)", self._macro, text)
+        return re.sub(r"\$([_a-zA-Z0-9]+)\(([^)]*)\)", self._macro, text) if self.macros else text
 
     def _macro(self, found: re.Match[str]) -> str:
         name, arguments = found[1], [one.strip() for one in found[2].split(",")]

@@ -64,6 +64,7 @@ def plan(simulator: dict[str, Any], database_url: str) -> dict[str, Any]:
     written["storage"] = {"database_url": database_url}
     written["log"] = {"format": "json"}
     written["prices"] = {"per_target": {name: {"input": 1, "output": 4} for name in written["targets"]}}
+    written["budget"] = {"money_per_day": 100}
     for probe in written["probes"].values():
         probe.update(interval="4s", deadline="3s")
     written["probes"]["after-idle"].update(interval="10s", deadline="8s")
@@ -234,6 +235,58 @@ def test_latency_compares_by_everything_it_offers(measured: Measured) -> None:
     assert len(offered) == 5
     for option in offered:
         assert problems(ask(measured, Asking(board, datetime.now(UTC), {"by": option["value"]}))) == []
+
+
+@pytest.mark.skipif("GRAFANA_URL" not in os.environ, reason="GRAFANA_URL is not set: no running Grafana to ask")
+@pytest.mark.parametrize("name", sorted(boards()))
+def test_a_running_grafana_answers_every_query(name: str) -> None:
+    """GRAFANA_URL, provisioned from dashboards/, with data of its own: it knows the dashboard and answers each panel.
+
+    GRAFANA_TOKEN is a service account's. Variables are filled here, macros and intervals by Grafana.
+    """
+    grafana, asking = Grafana(os.environ["GRAFANA_URL"]), Asking(boards()[name], datetime.now(UTC), macros=False)
+    stored = grafana.ask(f"api/dashboards/uid/firsttoken-{name}")["dashboard"]
+    assert [panel["title"] for panel in stored["panels"] if "title" in panel] == [
+        panel["title"] for panel in asking.board["panels"] if "title" in panel
+    ]
+    errors = []
+    for kind, uid in (("prometheus", "firsttoken-prometheus"), (POSTGRES_KIND, "firsttoken-postgres")):
+        for query in asking.queries(kind):
+            answer = grafana.query(query, kind, uid)
+            errors += [f"{query.where}: {answer['error']}"] if "error" in answer else []
+            if not answer.get("frames") and query.where not in MAY_BE_EMPTY:
+                errors.append(f"{query.where}: empty")
+    assert errors == []
+
+
+@dataclass(frozen=True, slots=True)
+class Grafana:
+    """The HTTP API of a Grafana that runs elsewhere."""
+
+    url: str
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {os.environ['GRAFANA_TOKEN']}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url.rstrip('/')}/{path}", data=data, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def query(self, query: Query, kind: str, uid: str) -> dict[str, Any]:
+        """The result of one query, as a panel asks for it."""
+        assert query.begins is not None
+        assert query.ends is not None
+        text = {"expr": query.text, "instant": query.instant, "range": not query.instant}
+        asked = {
+            "refId": "A",
+            "datasource": {"type": kind, "uid": uid},
+            "format": query.form,
+            "intervalMs": query.step_seconds * 1000,
+            "maxDataPoints": 1000,
+            **(text if kind == "prometheus" else {"rawSql": query.text, "rawQuery": True}),
+        }
+        begins, ends = (str(round(at.timestamp() * 1000)) for at in (query.begins, query.ends))
+        return dict(self.ask("api/ds/query", {"from": begins, "to": ends, "queries": [asked]})["results"]["A"])
 
 
 def test_a_name_that_nobody_has_finds_nothing(measured: Measured) -> None:
