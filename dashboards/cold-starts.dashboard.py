@@ -29,9 +29,9 @@ COUNT = f"SELECT count(*) FILTER (WHERE kind = 'cold') AS \"cold starts\" FROM j
 PENALTY = f"""SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY penalty_seconds) AS "median penalty"
 FROM judged_attempts WHERE {RANGE} AND kind = 'cold'"""
 SHORTEST = f"""SELECT min(idle_before_seconds) AS "shortest" FROM judged_attempts WHERE {RANGE} AND kind = 'cold'"""
-KINDS = f"""SELECT $__timeGroup(scheduled_at, $__interval) AS time, kind AS metric, count(*) AS value
+KINDS = f"""SELECT ($__timeGroup(scheduled_at, $__interval))::bigint AS time, kind AS metric, count(*) AS value
 FROM judged_attempts WHERE {RANGE} GROUP BY 1, 2 ORDER BY time, metric"""
-BY_TARGET = f"""SELECT $__timeGroup(scheduled_at, $__interval) AS time, target AS metric, count(*) AS value
+BY_TARGET = f"""SELECT ($__timeGroup(scheduled_at, $__interval))::bigint AS time, target AS metric, count(*) AS value
 FROM judged_attempts WHERE {RANGE} AND kind = 'cold' GROUP BY 1, 2 ORDER BY time, metric"""
 COLD = f"""SELECT ttft_seconds AS "cold" FROM judged_attempts
 WHERE {RANGE} AND kind = 'cold' AND ttft_seconds IS NOT NULL ORDER BY scheduled_at DESC LIMIT 5000"""

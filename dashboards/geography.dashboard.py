@@ -23,17 +23,17 @@ SERVED_FROM = f"""SELECT DISTINCT served_from_city AS city, served_from_latitude
 FROM series_facts WHERE {FILTER} AND served_from_latitude IS NOT NULL ORDER BY 1"""
 
 GAP = f"""WITH bins AS (
-  SELECT $__timeGroup(hour, $__interval) AS time, vantage, target, bin, sum(n) AS n
-  FROM hourly_bins WHERE measure = 'ttft' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3, 4
+  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, series_id, bin, sum(n) AS n
+  FROM hourly_bins WHERE measure = 'ttft' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
 ), ranked AS (
-  SELECT time, vantage, target, bin, sum(n) OVER (PARTITION BY time, vantage, target ORDER BY bin) AS upto,
-    sum(n) OVER (PARTITION BY time, vantage, target) AS total
+  SELECT time, series_id, bin, sum(n) OVER (PARTITION BY time, series_id ORDER BY bin) AS upto,
+    sum(n) OVER (PARTITION BY time, series_id) AS total
   FROM bins
 ), medians AS (
-  SELECT time, vantage, target, bin_seconds(min(bin)) AS p50
-  FROM ranked WHERE upto >= 0.5 * total GROUP BY time, vantage, target
+  SELECT time, series_id, bin_seconds(min(bin)) AS p50 FROM ranked WHERE upto >= 0.5 * total GROUP BY time, series_id
 ), gaps AS (
-  SELECT time, vantage, p50 - min(p50) OVER (PARTITION BY time, target) AS gap FROM medians
+  SELECT m.time, f.vantage, m.p50 - min(m.p50) OVER (PARTITION BY m.time, f.target, f.probe) AS gap
+  FROM medians m JOIN series_facts f USING (series_id)
 )
 SELECT time, vantage AS metric, avg(gap) AS value FROM gaps GROUP BY time, vantage ORDER BY time, vantage"""
 
@@ -77,17 +77,24 @@ FROM split GROUP BY vantage ORDER BY avg(resolve + tls + send + road + rest)"""
 one. What cannot be told apart stays one part: the distance behind an edge or beyond what the round trip allows, and the
 provider without a control request. Each average is over all series of the vantage, so that the parts add up to TTFT."""
 
-ROADS = f"""SELECT b.hour, b.vantage, b.provider, b.min_seconds, f.floor_seconds, f.distance_km,
-    f.served_from_city, f.edge
-  FROM (SELECT * FROM hourly_sums WHERE measure IN ('rtt', 'connect') AND {HOURS} AND {FILTER}) AS b
-  JOIN series_facts f USING (vantage_id, series_id)"""
-"""The smallest round trips: of TCP, or of a connect where the kernel sees only a proxy's."""
-FLOOR = f"""SELECT $__timeGroup(hour, $__interval) AS time,
-  vantage || ' to ' || served_from_city || ', ' || kind AS metric,
-  CASE kind WHEN 'floor' THEN min(floor_seconds) ELSE min(min_seconds) END AS value
-FROM ({ROADS} WHERE f.floor_seconds IS NOT NULL AND f.edge IS NULL) AS road
-CROSS JOIN (VALUES ('floor'), ('measured')) AS line(kind)
-GROUP BY 1, vantage, served_from_city, kind ORDER BY time, metric"""
+ROADS = f"""facts AS MATERIALIZED (
+  SELECT vantage_id, series_id, floor_seconds, distance_km, served_from_city, edge FROM series_facts WHERE {FILTER}
+), roads AS (
+  SELECT hour, vantage, provider, served_from_city, edge, min(min_seconds) AS rtt, min(floor_seconds) AS floor,
+    min(distance_km) AS km
+  FROM hourly_sums JOIN facts USING (vantage_id, series_id)
+  WHERE measure IN ('rtt', 'connect') AND {HOURS}
+  GROUP BY hour, vantage, provider, served_from_city, edge
+)"""
+"""The smallest round trips: of TCP, or of a connect where the kernel sees only a proxy's. The facts are looked up once:
+each series' edge is a look at its last attempt."""
+FLOOR = f"""WITH {ROADS}, lines AS (
+  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, vantage || ' to ' || served_from_city AS name,
+    min(floor) AS floor, min(rtt) AS measured
+  FROM roads WHERE floor IS NOT NULL AND edge IS NULL GROUP BY 1, 2
+)
+SELECT time, name || ', floor' AS metric, floor AS value FROM lines
+UNION ALL SELECT time, name || ', measured', measured FROM lines ORDER BY time, metric"""
 
 BY_PROVIDER = f"""WITH {ranked("ttft", "vantage, provider", "merged")}
 SELECT vantage, provider, {rank(0.5)} AS p50 FROM merged GROUP BY vantage, provider ORDER BY vantage, provider"""
@@ -97,15 +104,15 @@ STRETCH = f"""WITH {ranked("ttft", "vantage, provider", "merged")}, times AS (
 ), counts AS (
   SELECT vantage, provider, sum(success) AS good, sum(success + failed) AS made
   FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY vantage, provider
-), roads AS (
-  SELECT vantage, provider, min(min_seconds) AS rtt, min(floor_seconds) AS floor, min(distance_km) AS km,
+), {ROADS}, ways AS (
+  SELECT vantage, provider, min(rtt) AS rtt, min(floor) AS floor, min(km) AS km,
     string_agg(DISTINCT served_from_city, ', ') AS cities, string_agg(DISTINCT edge, ', ') AS edge
-  FROM ({ROADS}) AS road GROUP BY vantage, provider
+  FROM roads GROUP BY vantage, provider
 )
 SELECT vantage, provider, p50, p95, p50 - min(p50) OVER (PARTITION BY provider) AS "gap to the best",
   good::double precision / nullif(made, 0) AS "success", cities AS "served from", km AS "distance", rtt AS "round trip",
   floor AS "floor", CASE WHEN edge IS NULL AND rtt >= floor THEN rtt / nullif(floor, 0) END AS "stretch", edge
-FROM times LEFT JOIN counts USING (vantage, provider) LEFT JOIN roads USING (vantage, provider)
+FROM times LEFT JOIN counts USING (vantage, provider) LEFT JOIN ways USING (vantage, provider)
 ORDER BY vantage, provider"""
 
 SHARES = ("name lookup", "distance", "line", "distance and line", "TLS", "send", "behind the edge, at most", "provider",
@@ -173,11 +180,11 @@ dashboard = Board(
             ),
             TimeSeries(
                 title="The latency gap: each vantage's median TTFT above the best one's",
-                description="For the same target and hour, averaged over the targets. 0: it is the best place.",
+                description="For the same target, probe and time, averaged over them. 0: it is the best place.",
                 targets=[sql(GAP, form="time_series")],
                 unit="s",
                 minimum=0,
-                interval="1h",
+                interval="3h",
                 high=9,
             ),
         ],

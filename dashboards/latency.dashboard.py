@@ -26,7 +26,7 @@ BY = "${by:raw}"
 HERE = {"interval": "1h", "unit": "s", "minimum": 0}
 
 SPEED = f"""WITH bins AS (
-  SELECT $__timeGroup(hour, $__interval) AS time, {BY} AS name, bin, sum(n) AS n
+  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS name, bin, sum(n) AS n
   FROM hourly_bins WHERE measure = 'token' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT time, name, bin, sum(n) OVER (PARTITION BY time, name ORDER BY bin) AS upto,
@@ -37,22 +37,23 @@ SELECT time, name || ' ' || label AS metric, 1 / bin_seconds(min(bin)) AS value
 FROM ranked CROSS JOIN (VALUES (0.5, 'median'), (0.95, 'slowest 5 %')) AS q(rank, label)
 WHERE upto >= rank * total GROUP BY time, name, label ORDER BY time, metric"""
 
-STALLS = f"""SELECT $__timeGroup(hour, $__interval) AS time, {BY} AS metric,
+STALLS = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS metric,
   100 * sum(stalls)::double precision / nullif(sum(success), 0) AS value
 FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY 1, 2 ORDER BY time, metric"""
 
-FAILED = f"""SELECT $__timeGroup(hour, $__interval) AS time, {BY} AS metric,
+FAILED = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS metric,
   sum(failed)::double precision / nullif(sum(success + failed), 0) AS value
 FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY 1, 2 ORDER BY time, metric"""
 
-WEEK = f"""WITH bins AS (
-  SELECT extract(isodow FROM hour AT TIME ZONE 'UTC')::int AS day,
-    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at,
-    bin, sum(n) AS n
-  FROM hourly_bins
+WEEK = f"""WITH hours AS (
+  SELECT hour, bin, sum(n) AS n FROM hourly_bins
   WHERE measure = 'ttft' AND hour >= $__timeTo()::timestamptz - interval '28 days' AND hour <= $__timeTo()::timestamptz
     AND {FILTER}
-  GROUP BY 1, 2, 3
+  GROUP BY hour, bin
+), bins AS (
+  SELECT extract(isodow FROM hour AT TIME ZONE 'UTC')::int AS day,
+    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at, bin, sum(n) AS n
+  FROM hours GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT day, at, bin, sum(n) OVER (PARTITION BY day, at ORDER BY bin) AS upto,
     sum(n) OVER (PARTITION BY day, at) AS total

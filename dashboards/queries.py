@@ -49,7 +49,7 @@ def percentiles(measure: str, by: str, ranks: Sequence[float] = (0.5, 0.95), *, 
     wanted = ", ".join(f"({rank}, 'p{rank * 100:g}')" for rank in ranks)
     return sql(
         f"""WITH bins AS (
-  SELECT $__timeGroup(hour, $__interval) AS time, {by} AS name, bin, sum(n) AS n
+  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {by} AS name, bin, sum(n) AS n
   FROM hourly_bins
   WHERE measure = '{measure}' AND {HOURS} AND {FILTER} AND {where}
   GROUP BY 1, 2, 3
