@@ -5,6 +5,7 @@ COPY locks/demo.txt locks/demo.txt
 RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r locks/demo.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY migrations migrations
+COPY dashboards/generated dashboards/generated
 COPY monitor monitor
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
  && useradd --system --uid 10001 --home-dir /var/lib/firsttoken --create-home firsttoken

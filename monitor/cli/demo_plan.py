@@ -54,6 +54,10 @@ CHANGES = (
 """The script: at times one provider has too many customers, and another gets slower for a while."""
 
 
+PRICE = {"input": 0.4, "output": 1.6}
+"""US dollars for a million tokens: what small hosted models cost. The real model on this machine is free."""
+
+
 def scenario() -> dict[str, Any]:
     """What the simulator is asked to play."""
     listeners = [
@@ -81,6 +85,7 @@ def configuration(simulator: Mapping[str, Any], model_url: str | None, port: int
         "vantages": {name: _vantage(name, simulator) for name in VANTAGES},
         "targets": targets,
         "probes": _probes(with_model=model_url is not None),
+        "prices": {"per_target": dict.fromkeys(PROVIDERS, PRICE)},
         "spool": {"directory": "."},
         "web": {"listen": f"127.0.0.1:{port}"},
         "log": {"level": "warning"},

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 
-COMMANDS = ("validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers")
+COMMANDS = ("validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers", "dashboards")
 """Each is a function of the same name in the module of the same name beside this one."""
 
 

@@ -1,8 +1,9 @@
 """Prometheus metrics: every name, label and bucket (`families`), and what of an attempt goes into which (`counting`).
 
 Conventions: prefix `firsttoken_`, seconds and bytes, an own registry, labels only from configuration and closed
-lists (never an id, never a text), counters and histograms created at zero when a series is declared. Last-value
-gauges appear with their first value: a duration of 0 s before anything was measured would be a lie.
+lists (never an id, never a text), counters and durations created at zero when a series is declared, rare kinds of
+failures, misses and doubts when they occur. Last-value gauges appear with their first value: a duration of 0 s before
+anything was measured would be a lie.
 
 Which attempts count where:
 
@@ -19,8 +20,8 @@ Which attempts count where:
 
 Cold-start verdicts come later than their attempts, each counted once when it is settled: `firsttoken_verdicts_total`.
 
-Budget: one (vantage, target, probe) costs at most `SERIES_BUDGET` time series once everything has been seen, most
-of them histogram buckets and failure kinds at zero; a test counts them. docs/metrics.md lists every metric.
+Budget: one (vantage, target, probe) costs at most `SERIES_BUDGET` time series, rare kinds apart; a test counts them and
+benchmarks/scrape.py measures a scrape. docs/metrics.md lists every metric.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Histogram
+from prometheus_client import Histogram, Summary
 
 from monitor.metrics.families import Families
 from monitor.model import Attempt, FailureKind, Outcome, Price
@@ -56,8 +56,8 @@ def _note_last(families: Families, attempt: Attempt, values: tuple[str, ...]) ->
     if attempt.http.certificate_expires_at is not None:
         families.certificate_expiry.labels(*values).set(attempt.http.certificate_expires_at.timestamp())
     # the counter of a kept connection's socket covers its earlier attempts too
-    if not attempt.http.reused:
-        families.retransmits.labels(*values).inc(attempt.tcp.retransmits or 0)
+    if not attempt.http.reused and attempt.tcp.retransmits:
+        families.retransmits.labels(*values).inc(attempt.tcp.retransmits)
 
 
 def _note_last_durations(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
@@ -114,6 +114,6 @@ def _at_least(attempt: Attempt) -> float | None:
     return attempt.timeline.lasted_ns / NS
 
 
-def _observe(histogram: Histogram, seconds: float | None) -> None:
+def _observe(distribution: Histogram | Summary, seconds: float | None) -> None:
     if seconds is not None:
-        histogram.observe(seconds)
+        distribution.observe(seconds)

@@ -48,7 +48,7 @@ def _samples(metric: Metric) -> Iterator[str]:
             known = values[:SHARED]
             text = ",".join(_pair(*pair) for pair in islice(labels.items(), SHARED))
         rest = "".join([f",{_pair(*pair)}" for pair in islice(labels.items(), SHARED, None)])
-        number = "0.0" if value == 0 else floatToGoString(value)  # type: ignore[no-untyped-call]
+        number = str(int(value)) if value % 1 == 0 else floatToGoString(value)  # type: ignore[no-untyped-call]
         yield f"{name}{{{text}{rest}}} {number}\n" if values else f"{name} {number}\n"
 
 

@@ -22,6 +22,18 @@ MEASURES: Mapping[str, tuple[Mark | None, Mark]] = {
 }
 """Name -> the marks that it lies between; None is the start."""
 
+_STREAMED = "(a.output_tokens - CASE WHEN a.first_reasoning_ns IS NULL THEN coalesce(a.reasoning_tokens, 0) ELSE 0 END)"
+_TOOK = "(a.last_token_ns - a.first_token_ns)"
+FACTS: Mapping[str, str] = {
+    "rtt": "CAST(a.tcp_min_rtt_seconds * 1e9 AS bigint)",  # the smallest on the attempt's connection
+    "gap": "CASE WHEN a.outcome = 'success' THEN CAST(a.gap_max_seconds * 1e9 AS bigint) END",  # the longest pause
+    # from token to token, as `metrics.tokens_per_second` counts them: its inverse
+    "token": f"CASE WHEN a.outcome = 'success' AND {_STREAMED} >= 2 AND {_TOOK} >= 1000000 "
+    f"THEN {_TOOK} / ({_STREAMED} - 1) END",
+}
+"""Name -> SQL for nanoseconds of what lies between no two marks; never censored."""
+NAMES = (*MEASURES, *FACTS)
+
 DEADLINES = (
     FailureKind.CONNECT_TIMEOUT,
     FailureKind.FIRST_TOKEN_DEADLINE,
@@ -46,6 +58,8 @@ _ENDED_BY_DEADLINE = f"a.failure_kind IN ({_quoted(DEADLINES)})"
 
 def value_ns(measure: str) -> str:
     """SQL: nanoseconds, for a censored attempt how long it lasted at least; null when the attempt says nothing."""
+    if measure in FACTS:
+        return FACTS[measure]
     begin, end = MEASURES[measure]
     start = "0" if begin is None else f"a.{MARK_COLUMNS[begin]}"
     reached, gave_up = f"a.{MARK_COLUMNS[end]}", f"a.{MARK_COLUMNS[Mark.GAVE_UP]}"
@@ -55,4 +69,4 @@ def value_ns(measure: str) -> str:
 
 def is_censored(measure: str) -> str:
     """SQL: whether `value_ns` is only a lower bound."""
-    return f"a.{MARK_COLUMNS[MEASURES[measure][1]]} IS NULL"
+    return "false" if measure in FACTS else f"a.{MARK_COLUMNS[MEASURES[measure][1]]} IS NULL"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from monitor.store import partitions, rollups, verdicts
 from monitor.store.engine import transaction
-from monitor.store.measures import MEASURES
+from monitor.store.measures import NAMES
 
 MARGIN = timedelta(hours=1)
 """Days go that much later than promised: `insert` on a machine whose clock is behind still finds them."""
@@ -80,7 +80,7 @@ def _raise_floor(engine: Engine, raw_from: datetime) -> None:
 
 def _delete_rollups(engine: Engine, keep_from: datetime) -> int:
     with transaction(engine) as connection:
-        for measure in MEASURES:  # one at a time: each is a range of the index (measure, hour)
+        for measure in NAMES:  # one at a time: each is a range of the index (measure, hour)
             query = text("DELETE FROM rollup_histograms WHERE measure = :measure AND hour < :keep_from")
             connection.execute(query, {"measure": measure, "keep_from": keep_from})
         gone = connection.execute(text("DELETE FROM rollups WHERE hour < :keep_from"), {"keep_from": keep_from})

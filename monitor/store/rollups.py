@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, text
 from monitor import wire
 from monitor.store.engine import transaction
 from monitor.store.histogram import Histogram, Percentile, bin_sql
-from monitor.store.measures import COUNTED, MEASURES, VALID, is_censored, value_ns
+from monitor.store.measures import COUNTED, NAMES, VALID, is_censored, value_ns
 
 CLAIM = 200
 """Series-hours in one transaction: inserts into a claimed hour wait for that long, so it stays short."""
@@ -79,7 +79,7 @@ ON CONFLICT (vantage_id, series_id, hour) DO UPDATE SET
     cached_tokens = excluded.cached_tokens, stalls = excluded.stalls, refreshed_at = excluded.refreshed_at
 """)
 
-_VALUES = ", ".join(f"('{name}', {value_ns(name)}, {is_censored(name)})" for name in MEASURES)
+_VALUES = ", ".join(f"('{name}', {value_ns(name)}, {is_censored(name)})" for name in NAMES)
 _HISTOGRAMS = text(f"""
 WITH measured AS (
     SELECT a.vantage_id, a.series_id, m.measure, m.ns, m.censored, {bin_sql("m.ns")} AS bin
@@ -143,7 +143,7 @@ def percentiles(
 ) -> dict[tuple[str, ...], list[Percentile | None]]:
     """Percentiles of a measure over whole hours that begin in [since, until), from rollups alone, for each group.
 
-    Keys are names: (vantage, target, probe), (vantage,), (target,) or (). `measure` is a key of `MEASURES`.
+    Keys are names: (vantage, target, probe), (vantage,), (target,) or (). `measure` is one of `measures.NAMES`.
     """
     return {
         key: [found.percentile(q) for q in qs]

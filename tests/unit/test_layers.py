@@ -45,7 +45,12 @@ MAY_IMPORT = {
 """Packages that may see less than every row above them."""
 
 ENTRANCES = {
-    "httpx": ["monitor/agent/transport.py", "monitor/agent/uplink.py", "monitor/agent/failures.py"],
+    "httpx": [
+        "monitor/agent/transport.py",
+        "monitor/agent/uplink.py",
+        "monitor/agent/failures.py",
+        "monitor/cli/dashboards.py",
+    ],
     "certifi": ["monitor/agent/transport.py"],
     "httpcore": [
         "monitor/agent/transport.py",

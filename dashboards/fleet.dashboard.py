@@ -1,0 +1,238 @@
+"""Fleet: are our own agents, spools, clocks and budgets in order. Prometheus alone."""
+
+from __future__ import annotations
+
+from grafanalib.core import Time
+from panels import GREEN, GREY, RED, YELLOW, Board, Sentence, Stat, Table, TimeSeries, override, states, steps
+from queries import CHOSEN, TAG, UID, links, live_variables, notes, prom
+
+NO_TIME = [{"id": "organize", "options": {"excludeByName": {"Time": True, "__name__": True, "Value": True}}}]
+SILENT = (
+    f"(time() - max by (vantage) (firsttoken_last_attempt_timestamp_seconds{{{CHOSEN}}})) "
+    f"/ min by (vantage) (firsttoken_interval_seconds{{{CHOSEN}}})"
+)
+
+
+def hourly(metric: str, by: str) -> str:
+    """Events an hour, by a label."""
+    return f"sum by ({by}) (rate({metric}{{{CHOSEN}}}[$__rate_interval])) * 3600"
+
+
+dashboard = Board(
+    title="First Token / Fleet",
+    uid=UID["fleet"],
+    description="Are our own agents, spools, clocks and budgets in order.",
+    tags=[TAG],
+    time=Time("now-3h", "now"),
+    refresh="30s",
+    links=links(),
+    variables=live_variables(),
+    notes=notes(),
+    rows_of_panels=[
+        [
+            Sentence(
+                text="**Suspect ourselves first: a vantage point that is silent, a spool that grows or a lagging clock "
+                "explains more than any provider.**"
+            )
+        ],
+        [
+            Stat(
+                title="Vantage points that measure",
+                description="An attempt within the last three intervals of their quickest probe.",
+                targets=[prom(f"count({SILENT} <= 3) or vector(0)", instant=True)],
+                thresholds=steps((1, GREEN), base=RED),
+                high=4,
+            ),
+            Stat(
+                title="Vantage points that are silent",
+                description="Red from 1 on.",
+                targets=[prom(f"count({SILENT} > 3) or vector(0)", instant=True)],
+                thresholds=steps((1, RED)),
+                mappings=states(_0=("none", GREEN)),
+                high=4,
+            ),
+            Stat(
+                title="Database",
+                targets=[prom("min(firsttoken_store_up)", instant=True)],
+                thresholds=steps((1, GREEN), base=RED),
+                mappings=states(_0=("away", RED), _1=("up", GREEN)),
+                high=4,
+            ),
+            Stat(
+                title="Waiting in spools",
+                description="Attempts not delivered yet. Yellow from 1,000, red from 10,000.",
+                targets=[prom("sum(firsttoken_spool_attempts)", instant=True)],
+                thresholds=steps((1000, YELLOW), (10000, RED)),
+                high=4,
+            ),
+            Stat(
+                title="Oldest unsent",
+                description="Yellow from 2 minutes, red from 10.",
+                targets=[prom("max(firsttoken_spool_oldest_age_seconds)", instant=True)],
+                unit="s",
+                decimals=0,
+                thresholds=steps((120, YELLOW), (600, RED)),
+                high=4,
+            ),
+            Stat(
+                title="Configuration",
+                targets=[prom("min(firsttoken_config_last_reload_successful)", instant=True)],
+                thresholds=steps((1, GREEN), base=RED),
+                mappings=states(_0=("refused", RED), _1=("in force", GREEN)),
+                high=4,
+            ),
+        ],
+        [
+            TimeSeries(
+                title="Silence by vantage, in intervals",
+                description="Time since the last attempt over the quickest interval. About 1 is right; above 3 it is "
+                "silent.",
+                targets=[prom(SILENT, "{{vantage}}")],
+                minimum=0,
+            ),
+            TimeSeries(
+                title="Coverage by vantage: measured share of the planned slots, last hour",
+                targets=[
+                    prom(
+                        f"sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) / "
+                        f"(sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) "
+                        f"+ sum by (vantage) (increase(firsttoken_missed_slots_total{{{CHOSEN}}}[1h])))",
+                        "{{vantage}}",
+                    )
+                ],
+                unit="percentunit",
+                maximum=1,
+                drill=UID["overview"],
+            ),
+            TimeSeries(
+                title="Missed slots an hour, by reason",
+                description="Budget: the daily cap is spent. Capacity: the agent's own cap. Late: it slept.",
+                targets=[prom(hourly("firsttoken_missed_slots_total", "reason"), "{{reason}}")],
+                minimum=0,
+            ),
+        ],
+        [
+            TimeSeries(
+                title="Doubts an hour, by reason",
+                description="Why a measurement is not trusted: throttled or stolen CPU, a clock step, a lagging loop. "
+                "A reason appears when it first occurs.",
+                targets=[prom(hourly("firsttoken_doubts_total", "reason"), "{{reason}}")],
+                minimum=0,
+                no_value="none",
+            ),
+            TimeSeries(
+                title="Invalid share by vantage: attempts kept out of every statistic",
+                targets=[
+                    prom(
+                        f"sum by (vantage) (rate(firsttoken_invalid_attempts_total{{{CHOSEN}}}[$__rate_interval])) / "
+                        f"(sum by (vantage) (rate(firsttoken_attempts_total{{{CHOSEN}}}[$__rate_interval])) > 0)",
+                        "{{vantage}}",
+                    )
+                ],
+                unit="percentunit",
+                minimum=0,
+            ),
+            TimeSeries(
+                title="Lag: p99 of the measuring loop and of the schedule",
+                targets=[
+                    prom(
+                        "histogram_quantile(0.99, sum by (le, instance) "
+                        "(rate(firsttoken_loop_lag_seconds_bucket[$__rate_interval])))",
+                        "loop {{instance}}",
+                    ),
+                    prom(
+                        "histogram_quantile(0.99, sum by (le, instance) "
+                        "(rate(firsttoken_scheduler_lag_seconds_bucket[$__rate_interval])))",
+                        "schedule {{instance}}",
+                        ref="B",
+                    ),
+                ],
+                unit="s",
+                minimum=0,
+            ),
+        ],
+        [
+            TimeSeries(
+                title="Spool: attempts that wait",
+                targets=[prom("firsttoken_spool_attempts", "{{instance}}")],
+                minimum=0,
+            ),
+            TimeSeries(
+                title="Delivery an hour: acknowledged, failed, lost, refused, late",
+                targets=[
+                    prom("sum(rate(firsttoken_delivered_attempts_total[$__rate_interval])) * 3600", "acknowledged"),
+                    prom("sum(rate(firsttoken_uplink_failures_total[$__rate_interval])) * 3600", "failed", ref="B"),
+                    prom("sum(rate(firsttoken_spool_lost_attempts_total[$__rate_interval])) * 3600", "lost", ref="C"),
+                    prom("sum(rate(firsttoken_rejected_attempts_total[$__rate_interval])) * 3600", "refused", ref="D"),
+                    prom(
+                        f"sum(rate(firsttoken_late_attempts_total{{{CHOSEN}}}[$__rate_interval])) * 3600 or vector(0)",
+                        "late",
+                        ref="E",
+                    ),
+                ],
+                minimum=0,
+            ),
+            TimeSeries(
+                title="Tokens an hour, by provider",
+                description="What the budget pays for; money stands on Overview.",
+                targets=[
+                    prom(
+                        "sum by (provider, direction) "
+                        f"(rate(firsttoken_tokens_total{{{CHOSEN}}}[$__rate_interval])) * 3600",
+                        "{{provider}} {{direction}}",
+                    )
+                ],
+                drill=UID["overview"],
+                minimum=0,
+            ),
+        ],
+        [
+            TimeSeries(
+                title="Daily caps: share that is left",
+                description="Of each process's part of the caps in `budget`. At 0 probing stops until midnight UTC.",
+                targets=[
+                    prom(
+                        "firsttoken_budget_remaining / (firsttoken_budget_limit > 0)",
+                        "{{scope}} {{target}} {{unit}} {{instance}}",
+                    )
+                ],
+                unit="percentunit",
+                minimum=0,
+                no_value="no caps",
+            ),
+            Table(
+                title="Processes and versions",
+                targets=[prom("firsttoken_build_info", instant=True, form="table")],
+                transformations=NO_TIME,
+                thresholds=steps(base=GREY),
+            ),
+            TimeSeries(
+                title="CPU of our processes",
+                description="1 is a whole processor.",
+                targets=[
+                    prom(
+                        "rate(process_cpu_seconds_total[$__rate_interval]) and on (instance) firsttoken_build_info",
+                        "{{instance}}",
+                    )
+                ],
+                minimum=0,
+            ),
+            Table(
+                drill=UID["latency"],
+                title="Certificates: time until they expire",
+                description="Yellow below 21 days, red below 7.",
+                targets=[
+                    prom(
+                        f"sort(min by (target) (firsttoken_certificate_expiry_timestamp_seconds{{{CHOSEN}}}) - time())",
+                        instant=True,
+                        form="table",
+                    )
+                ],
+                transformations=[{"id": "organize", "options": {"excludeByName": {"Time": True}}}],
+                overrides=[override("Value", displayName="expires in", color={"mode": "thresholds"})],
+                unit="s",
+                thresholds=steps((7 * 86400, YELLOW), (21 * 86400, GREEN), base=RED),
+            ),
+        ],
+    ],
+)
