@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from monitor.agent.spool import Spool
 from monitor.clock import Clock
@@ -33,7 +34,8 @@ from monitor.store.attempts import recent
 from monitor.store.engine import open_engine
 from monitor.wire import decode, encode
 
-LISTENER = {"name": "main", "models": {"*": {"ttft_seconds": 0.2, "tokens": 50, "tokens_per_second": 50}}}
+TOKENS = 100
+LISTENER = {"name": "main", "models": {"*": {"ttft_seconds": 0.2, "tokens": TOKENS, "tokens_per_second": 50}}}
 
 
 def configuration(url: str, targets: int, interval: float) -> dict[str, Any]:
@@ -43,7 +45,14 @@ def configuration(url: str, targets: int, interval: float) -> dict[str, Any]:
     return {
         "vantages": {"here": {"city": "London", "country": "GB"}},
         "targets": {name: {**one, "provider": f"provider-{n % 10}"} for n, name in enumerate(names)},
-        "probes": {"short": {"prompt": "hi", "interval": f"{interval}s", "deadline": f"{interval * 0.8}s"}},
+        "probes": {
+            "short": {
+                "prompt": "hi",
+                "max_output_tokens": 2 * TOKENS,
+                "interval": f"{interval}s",
+                "deadline": f"{interval * 0.8}s",
+            }
+        },
         "web": {"listen": "127.0.0.1:0"},
         "log": {"format": "json"},
     }
@@ -91,31 +100,61 @@ def measure(folder: Path, targets: int, interval: float, seconds: float) -> dict
         process.send_signal(signal.SIGTERM)
         figures["exit_code"] = process.wait(30)
         figures["stop_seconds"] = round(time.monotonic() - asked, 2)
-        return {**figures, **rows(folder / "state" / "postgres", began)}
+        said = rows(folder / "state" / "postgres", began, figures)
+        bare = asyncio.run(bare_reader(simulator.url(), targets / interval, seconds / 3))
+        return {**figures, **said, "bare_reader_processor_ms_per_stream": round(bare * 1e3, 2)}
+
+
+async def bare_reader(url: str, per_second: float, seconds: float) -> float:
+    """Processor seconds of a reader without HTTP, clock or record for such a stream: what waking up costs here."""
+    where = urlsplit(url)
+    body = json.dumps(
+        {"model": "m", "stream": True, "max_tokens": 2 * TOKENS, "messages": [{"role": "user", "content": ""}]}
+    )
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+
+    async def one(number: int) -> None:
+        await asyncio.sleep(number / per_second)
+        reader, writer = await asyncio.open_connection(where.hostname, where.port)
+        writer.write((head + body).encode())
+        while await reader.read(65536):
+            pass
+        writer.close()
+
+    streams = round(per_second * seconds)
+    began = time.process_time()
+    await asyncio.gather(*(one(number) for number in range(streams)))
+    return (time.process_time() - began) / streams
 
 
 def watch(pid: int, seconds: float) -> dict[str, Any]:
     """Memory and processor over `seconds`, after a third of that as warm-up."""
     time.sleep(seconds / 3)
-    before, began = cpu_seconds(pid), time.monotonic()
+    before, began, since = cpu_seconds(pid), time.monotonic(), Clock().now()
     time.sleep(seconds * 2 / 3)
-    share = (cpu_seconds(pid) - before) / (time.monotonic() - began)
+    spent = cpu_seconds(pid) - before
+    share = spent / (time.monotonic() - began)
     resident, highest = resident_mb(pid)
     return {
         "resident_mb": round(resident, 1),
         "highest_resident_mb": round(highest, 1),
         "processor_share_of_a_core": round(share, 4),
+        "window": (since, Clock().now(), spent),
     }
 
 
-def rows(data: Path, began: datetime) -> dict[str, Any]:
-    """What the database says about the run."""
+def rows(data: Path, began: datetime, figures: dict[str, Any]) -> dict[str, Any]:
+    """What the database says about the run; everything that `up` did in the window is shared among its attempts."""
+    since, until, spent = figures.pop("window")
     with embedded.start(data) as server:
         engine = open_engine(server.url)
         attempts = recent(engine, 100_000, since=began - timedelta(minutes=1))
         engine.dispose()
     lags = sorted((a.started_at - a.scheduled_at).total_seconds() * 1e3 for a in attempts if a.missed is None)
+    measured = sum(since <= a.started_at < until and a.missed is None for a in attempts)
     return {
+        "tokens": TOKENS,
+        "processor_ms_per_attempt": round(spent / measured * 1e3, 2),
         "attempts": len(attempts),
         "not_good": sum(a.outcome is not Outcome.SUCCESS for a in attempts),
         "start_to_first_probe_seconds": round((min(a.started_at for a in attempts) - began).total_seconds(), 2),
