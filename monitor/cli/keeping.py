@@ -1,0 +1,162 @@
+"""What keeps: attempts into the database, what is new of them into the metrics, verdicts, rollups and retention.
+
+`up` and `demo` feed it from the same process, a hub from its agents. Hides the threads that wait for the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import structlog
+
+from monitor.agent.uplink import Refusal, is_late
+from monitor.clock import Clock
+from monitor.config import Config
+from monitor.detect.coldstart import USUAL_RULE, Judgement
+from monitor.metrics import Metrics
+from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
+
+if TYPE_CHECKING:
+    from monitor.cli.storage import Storage
+    from monitor.store.attempts import Inserted
+
+TEND_SECONDS = 60.0
+JUDGE_SECONDS = 2.0
+RETRY_SECONDS = 5.0
+CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
+
+Known = Mapping[tuple[str, str, str], Series]
+"""What is configured now, by (vantage, target, probe); replaced as a whole, never changed."""
+log = structlog.get_logger("firsttoken")
+
+
+class Keeping:
+    """Keeps the record in `storage`; judges and tends it from `start` to `stop`.
+
+    `config` and `known` are asked each time, from any thread, and must return at once.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        config: Callable[[], Config],
+        known: Callable[[], Known],
+    ) -> None:
+        self.storage = storage
+        self._metrics = metrics
+        self._clock = clock
+        self._config = config
+        self._known = known
+        self._writer = ThreadPoolExecutor(1, "store")
+        self._tender = ThreadPoolExecutor(1, "sweep")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._conflicts = 0
+        self._conflicts_said_ns: int | None = None
+
+    def start(self) -> None:
+        """Judge and tend from now on, in the running loop."""
+        self._tasks += [asyncio.create_task(self._keep_tending()), asyncio.create_task(self._keep_judging())]
+
+    async def stop(self) -> None:
+        """Stop judging and tending, close the database. May be called twice."""
+        for task in self._tasks:
+            task.cancel()
+        for threads in (self._writer, self._tender):
+            threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.storage.close)
+
+    # ------------------------------------------------------------------------------------------------ attempts
+
+    async def deliver(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
+        """What an uplink of the same process delivers to. Raises StoreUnavailable."""
+        inserted = await asyncio.get_running_loop().run_in_executor(self._writer, self.store, attempts)
+        return [(rejected.attempt, rejected.reason) for rejected in inserted.rejected]
+
+    def store(self, attempts: Sequence[Attempt]) -> Inserted:
+        """Store, then count what is new; blocks. An abandoned call still counts what it stored.
+
+        Raises StoreUnavailable.
+        """
+        known = self._known()
+        try:
+            inserted = self.storage.insert(list(known.values()), attempts, self._config().storage.raw_days)
+        except StoreUnavailable:
+            self._metrics.set_store_up(False)
+            raise
+        self._metrics.set_store_up(True)
+        self._metrics.count_delivered(len(attempts) - len(inserted.rejected))
+        self._metrics.count_rejected(len(inserted.rejected))
+        self._metrics.count_conflicts(len(inserted.conflicts))
+        now = self._clock.now()
+        for attempt in inserted.new:
+            self._observe(attempt, known.get((attempt.vantage, attempt.target, attempt.probe)), is_late(attempt, now))
+        if inserted.conflicts:
+            self._warn_of_conflicts(inserted.conflicts)
+        return inserted
+
+    def _warn_of_conflicts(self, conflicts: Sequence[Attempt]) -> None:
+        """Equal slots with other content; said at most every ten minutes, with how many there were."""
+        self._conflicts += len(conflicts)
+        now_ns = self._clock.monotonic_ns()
+        if self._conflicts_said_ns is not None and now_ns - self._conflicts_said_ns < CONFLICTS_SAID_EVERY_NS:
+            return
+        self._conflicts_said_ns = now_ns
+        log.warning(
+            "slots were measured twice with other results: does another process play the same vantage?",
+            vantages=sorted({attempt.vantage for attempt in conflicts}),
+            attempts_so_far=self._conflicts,
+        )
+
+    def _observe(self, attempt: Attempt, series: Series | None, late: bool) -> None:
+        if series is None:  # of an earlier configuration
+            self._metrics.count_undeclared()
+            return
+        self._metrics.observe(attempt, series, late)
+
+    # ------------------------------------------------------------------------------------------------ upkeep
+
+    async def _keep_judging(self) -> None:
+        """Verdicts follow their attempts within seconds: a look at an empty queue costs a millisecond."""
+        loop = asyncio.get_running_loop()
+        while True:
+            pause = JUDGE_SECONDS
+            try:
+                self._count_verdicts(await loop.run_in_executor(self._tender, self.storage.judge, self._rule))
+            except StoreUnavailable as error:
+                pause = RETRY_SECONDS
+                log.debug("attempts cannot be judged now", cause=str(error))
+            except Exception:
+                pause = TEND_SECONDS
+                log.exception("attempts could not be judged; this is a defect of First Token")
+            await asyncio.sleep(pause)
+
+    def _rule(self, target: str) -> ColdStartRule:
+        known = self._config().targets.get(target)
+        return USUAL_RULE if known is None else known.cold_start
+
+    def _count_verdicts(self, settled: Sequence[Judgement]) -> None:
+        known = self._known()
+        for one in settled:
+            vantage, _, target, probe, _ = one.key
+            series = known.get((vantage, target, probe))
+            if series is not None:
+                self._metrics.observe_verdict(series, one.verdict.kind, one.verdict.penalty_seconds)
+
+    async def _keep_tending(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            keep, pause = self._config().storage, TEND_SECONDS
+            try:
+                await loop.run_in_executor(self._tender, self.storage.tend, keep.raw_days, keep.rollup_days)
+            except StoreUnavailable as error:
+                pause = RETRY_SECONDS
+                log.debug("the database cannot be tended now", cause=str(error))
+            except Exception:
+                log.exception("the database could not be tended; this is a defect of First Token")
+            await asyncio.sleep(pause)

@@ -1,0 +1,243 @@
+"""What measures: schedule, probes, spool, delivery and daily caps of one process, without knowing where attempts go.
+
+`up` and `demo` give it the database of the same process, an agent gives it a hub. Hides what starts before what, that
+an attempt is on disk before anything else sees it, and what a new configuration may change while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from monitor.agent.confirm import Confirmer
+from monitor.agent.gate import Gate
+from monitor.agent.pace import Pace
+from monitor.agent.probe import Prober
+from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
+from monitor.agent.spending import Spending
+from monitor.agent.spool import Spool
+from monitor.agent.spoolfile import SkippedSlots
+from monitor.agent.uplink import Deliver, Uplink
+from monitor.cli.outages import Outages
+from monitor.clock import Clock
+from monitor.config import Config
+from monitor.config.plan import Allowance, allowances
+from monitor.metrics import Metrics
+from monitor.model import Attempt, Series, SpoolFull
+from monitor.wire import WireError
+
+PULSE_SECONDS = 1.0
+FINAL_DELIVERY_SECONDS = 5.0
+
+OnAttempt = Callable[[Attempt, Series], None]
+log = structlog.get_logger("firsttoken")
+
+
+class Probing:
+    """Probes what `config` says, from `start` to `stop`; delivers through `deliver` once `begin_delivery` was called.
+
+    `on_attempt` is called in the loop with every attempt (missed ones too) once it is on disk; it must return at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        deliver: Deliver,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        state_directory: Path,
+        vantage: str | None = None,
+        on_attempt: OnAttempt | None = None,
+    ) -> None:
+        """Prepare; nothing runs yet. Raises ConfigError for a vantage that cannot be chosen."""
+        self.config = config
+        self._deliver = deliver
+        self._metrics = metrics
+        self._clock = clock
+        self._state = state_directory
+        self._vantage = vantage
+        self._on_attempt = on_attempt
+        self._outages = Outages(clock)
+        self._series: dict[SeriesKey, Series] = {}
+        self._take_series(config)
+        self._pace = Pace(config.limits.per_minute)
+        self._spool: Spool | None = None
+        self._prober: Prober | None = None
+        self._spending: Spending | None = None
+        self._runner: Runner | None = None
+        self._uplink: Uplink | None = None
+        self._pulsing: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Open the spool and probe; what was started is stopped by `stop`, also after a failure. Raises SpoolBusy."""
+        config = self.config
+        self._spool = await asyncio.to_thread(self._open_spool)
+        self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
+        await self._prober.start()
+        self._spending = Spending(self._state / "spending.sqlite3", self._allowances(config), self._clock)
+        await self._spending.open()
+        self._runner = self._make_runner(self._prober, self._spending)
+        self._pulse(self._spool)
+        await self._runner.start(await self._spool.marks())
+        self._runner.replace(self.series, list(config.vantages))
+        self._pulsing = asyncio.create_task(self._keep_pulse())
+        failed = self._metrics.count_uplink_failure
+        self._uplink = Uplink(self._spool, self._deliver, clock=self._clock, on_failure=failed)
+
+    def begin_delivery(self) -> None:
+        """Attempts go out from now on; until then they wait on disk."""
+        assert self._uplink is not None
+        self._uplink.start()
+
+    async def drain(self, seconds: float) -> None:
+        """No new slots; finish what runs within `seconds`, then deliver what is possible."""
+        if self._pulsing is not None:
+            self._pulsing.cancel()
+        if self._runner is not None:
+            await self._runner.stop(seconds)
+        if self._uplink is not None:
+            await self._uplink.stop(min(seconds, FINAL_DELIVERY_SECONDS))
+        self._runner = self._uplink = None
+
+    async def close(self) -> None:
+        """Close connections and files, after `drain`. May be called twice."""
+        if self._prober is not None:
+            await self._prober.close()
+        if self._spending is not None:
+            await self._spending.close()
+        if self._spool is not None:
+            await self._spool.close()
+        self._prober = self._spending = None
+
+    def reload(self, config: Config) -> Changes:
+        """Take over series, labels and limits; slots that did not change are neither lost nor repeated.
+
+        Raises ConfigError, with nothing changed, when this process's vantage is gone.
+        """
+        assert self._runner is not None
+        self._take_series(config)
+        self.config = config
+        self._runner.limit(config.limits.max_concurrent, config.limits.per_provider)
+        self._pace.limit(config.limits.per_minute)
+        if self._spending is not None:
+            self._spending.limit(self._allowances(config))
+        return self._runner.replace(self.series, list(config.vantages))
+
+    # ------------------------------------------------------------------------------------------------ facts
+
+    @property
+    def series(self) -> list[Series]:
+        """What is probed now."""
+        return list(self._series.values())
+
+    @property
+    def known(self) -> Mapping[SeriesKey, Series]:
+        """The same, by (vantage, target, probe); replaced as a whole, so that any thread may read it."""
+        return self._series
+
+    @property
+    def spool(self) -> Spool:
+        """Where attempts wait."""
+        assert self._spool is not None
+        return self._spool
+
+    @property
+    def runner(self) -> Runner | None:
+        """What runs the slots, while it does."""
+        return self._runner
+
+    def health(self) -> dict[str, str | None]:
+        """Each part with None, or with the sentence that says what is wrong."""
+        return {
+            "schedule": None if self._runner is not None else "not started yet",
+            "spool": self._spool.trouble if self._spool is not None else "not opened yet",
+            "store": self._uplink.away if self._uplink is not None else "not started yet",
+        }
+
+    # ------------------------------------------------------------------------------------------------ parts
+
+    def _take_series(self, config: Config) -> None:
+        wanted = {
+            key_of(series): series
+            for vantage in config.select_vantages(self._vantage)
+            for series in config.series(vantage.name)
+        }
+        for key, series in self._series.items():
+            if key not in wanted:
+                self._metrics.forget(series)
+        for series in wanted.values():
+            self._metrics.declare(series)
+        self._series = wanted
+        self._outages.keep(set(wanted))
+
+    def _open_spool(self) -> Spool:
+        spool = self.config.spool
+        return Spool(self._state / "spool.sqlite3", spool.max_bytes, spool.max_age_seconds, self._clock)
+
+    def _allowances(self, config: Config) -> list[Allowance]:
+        played = [vantage.name for vantage in config.select_vantages(self._vantage)]
+        return allowances(config, played)
+
+    def _make_runner(self, prober: Prober, spending: Spending) -> Runner:
+        gate = Gate(prober.run, spending, self._pace, self._clock)
+        outlets = Outlets(
+            record=self._record,
+            mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
+            skip=self._note_gap,
+            lag=self._metrics.observe_scheduler_lag,
+            release=prober.release,
+        )
+        limits = self.config.limits
+        return Runner(
+            gate.run,
+            outlets,
+            clock=self._clock,
+            max_concurrent=limits.max_concurrent,
+            per_provider=limits.per_provider,
+            confirm=Confirmer(gate.run, self._clock).second,
+            pace=self._pace,
+        )
+
+    @staticmethod
+    async def _if_possible(writing: Awaitable[None]) -> None:
+        with suppress(SpoolFull):  # the spool says so itself, once
+            await writing
+
+    async def _note_gap(self, gap: SkippedSlots) -> None:
+        self._metrics.count_skipped(gap.slots)
+        await self._if_possible(self.spool.skip(gap))
+
+    async def _record(self, attempt: Attempt, series: Series) -> None:
+        try:
+            await self.spool.append(attempt)
+        except SpoolFull:
+            pass  # counted as a loss and said by the spool
+        except WireError as error:
+            log.warning("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
+        if self._uplink is not None:
+            self._uplink.wake()
+        self._outages.take(attempt, series)
+        if self._on_attempt is not None:
+            self._on_attempt(attempt, series)
+
+    async def _keep_pulse(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + PULSE_SECONDS
+            await asyncio.sleep(PULSE_SECONDS)
+            self._metrics.observe_loop_lag(loop.time() - due)
+            self._pulse(self.spool)
+
+    def _pulse(self, spool: Spool) -> None:
+        self._metrics.set_spool(spool.depth, spool.size_bytes, spool.oldest, sum(spool.losses.values()))
+        balances = self._spending.balances() if self._spending is not None else []
+        self._metrics.set_budget(
+            [(b.allowance.target, b.allowance.unit, b.allowance.limit, b.remaining) for b in balances]
+        )
