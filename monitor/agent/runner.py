@@ -24,10 +24,11 @@ from apscheduler.triggers.base import BaseTrigger
 
 from monitor.agent.admission import Admission
 from monitor.agent.pace import Pace
-from monitor.agent.schedule import Cursor, Due, Walked, grid, microseconds
+from monitor.agent.schedule import Cursor, Due, Walked
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import broken, missed
 from monitor.clock import Clock, instant
+from monitor.grid import grid, microseconds
 from monitor.model import Attempt, MissReason, Outcome, Series, Slot
 
 TICK_SECONDS = 1.0

@@ -123,7 +123,7 @@ def _model(url: str) -> dict[str, Any]:
 
 
 def _probes(*, with_model: bool) -> dict[str, Any]:
-    """Compressed schedules. Lanes lie the closer, the closer the deadline is to the interval (agent/schedule.py).
+    """Compressed schedules. Lanes lie the closer, the closer the deadline is to the interval (monitor/grid.py).
 
     The two that watch for cold starts therefore send their four attempts within a few seconds and then leave the
     target alone for longer than it stays awake: the first vantage of a round meets it asleep, the others warm.

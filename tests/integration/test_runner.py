@@ -11,10 +11,11 @@ import pytest
 
 from monitor.agent.pace import Pace
 from monitor.agent.runner import Outlets, Runner, key_of
-from monitor.agent.schedule import LATE_ROWS, Walked, grid, microseconds
+from monitor.agent.schedule import LATE_ROWS, Walked
 from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import missed
 from monitor.clock import Clock, ManualClock
+from monitor.grid import grid, microseconds
 from monitor.model import Attempt, DialectName, FailureKind, MissReason, Outcome, Probe, Series, Slot, Target, Vantage
 
 pytestmark = pytest.mark.anyio

@@ -25,6 +25,7 @@ LAYERS = {
     "monitor.config": 1,
     "monitor.wire": 1,
     "monitor.metrics": 1,
+    "monitor.grid": 1,
     "monitor.detect": 1,
     "monitor.agent": 2,
     "monitor.store": 2,
