@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from monitor.wire.decoding import decode, read_service
 from monitor.wire.encoding import MAJOR, MAX_BYTES, MINOR, WireError, document, dumps, encode, fingerprint, rfc3339
+from monitor.wire.notes import decode_note, encode_note
 from monitor.wire.printing import report
 
 __all__ = [
@@ -18,9 +19,11 @@ __all__ = [
     "MINOR",
     "WireError",
     "decode",
+    "decode_note",
     "document",
     "dumps",
     "encode",
+    "encode_note",
     "fingerprint",
     "read_service",
     "report",

@@ -47,7 +47,7 @@ E = TypeVar("E", bound=StrEnum)
 
 def decode(data: bytes) -> Attempt:
     """The attempt in `data`; raises WireError, which names the field, for anything else. Costs bounded memory."""
-    fields = _Fields(_parse(data), "")
+    fields = Fields(_parse(data), "")
     _check_version(fields)
     return _attempt(fields)
 
@@ -65,7 +65,7 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
-def _check_version(fields: _Fields) -> None:
+def _check_version(fields: Fields) -> None:
     version = fields.text("wire")
     major, dot, minor = version.partition(".")
     if not (dot and major.isdecimal() and minor.isdecimal() and len(version) <= 20):
@@ -74,7 +74,7 @@ def _check_version(fields: _Fields) -> None:
         raise WireError(f"wire: the attempt is in format {version}, this program reads {MAJOR}.x: upgrade the older")
 
 
-def _attempt(f: _Fields) -> Attempt:
+def _attempt(f: Fields) -> Attempt:
     return Attempt(
         vantage=f.text("vantage", MAX_NAME),
         target=f.text("target", MAX_NAME),
@@ -93,7 +93,7 @@ def _attempt(f: _Fields) -> Attempt:
         token_events=f.maybe("token_events", f.count) or 0,
         finish_reason=f.maybe("finish_reason", f.text),
         http=f.nested("http", _http_facts) or HttpFacts(),
-        server=f.nested("server", _Fields.numbers) or {},
+        server=f.nested("server", Fields.numbers) or {},
         service=f.nested("service", _service_facts) or ServiceFacts(),
         tcp=f.nested("tcp", _tcp_facts) or TcpFacts(),
         clock_source=f.maybe("clock_source", lambda key: f.member(key, ClockSource)),
@@ -105,20 +105,20 @@ def _attempt(f: _Fields) -> Attempt:
     )
 
 
-def _failure(f: _Fields) -> Failure:
+def _failure(f: Fields) -> Failure:
     return Failure(kind=f.member("kind", FailureKind), phase=f.member("phase", Phase), text=f.text("text"))
 
 
 _KNOWN_MARKS: Mapping[str, Mark] = {mark.value: mark for mark in Mark}
 
 
-def _marks(f: _Fields) -> dict[Mark, int]:
+def _marks(f: Fields) -> dict[Mark, int]:
     """Marks by name; one of a newer minor version is a field like any other and ignored."""
     inside = f.inside("marks")
     return {mark: inside.integer(name) for name in inside.data if (mark := _KNOWN_MARKS.get(name)) is not None}
 
 
-def _gaps(f: _Fields) -> Gaps:
+def _gaps(f: Fields) -> Gaps:
     return Gaps(
         p50=f.maybe("p50", f.number),
         p95=f.maybe("p95", f.number),
@@ -128,11 +128,11 @@ def _gaps(f: _Fields) -> Gaps:
     )
 
 
-def _tokens(f: _Fields) -> Tokens:
+def _tokens(f: Fields) -> Tokens:
     return Tokens(**{key: f.integer(key) for key in TOKENS if key in f.data})
 
 
-def _http_facts(f: _Fields) -> HttpFacts:
+def _http_facts(f: Fields) -> HttpFacts:
     texts = {key: f.text(key) for key in HTTP_TEXTS if key in f.data}
     return HttpFacts(
         status=f.maybe("status", f.integer),
@@ -145,10 +145,10 @@ def _http_facts(f: _Fields) -> HttpFacts:
 
 def read_service(value: object) -> ServiceFacts:
     """What `encoding.service` wrote, read back; raises WireError, which names the field, for anything else."""
-    return _service_facts(_Fields(value, "service."))
+    return _service_facts(Fields(value, "service."))
 
 
-def _service_facts(f: _Fields) -> ServiceFacts:
+def _service_facts(f: Fields) -> ServiceFacts:
     return ServiceFacts(
         limits=tuple(_limit(each) for each in f.rows("limits", MAX_LIMITS)),
         retry_after_seconds=f.maybe("retry_after_seconds", f.number),
@@ -156,11 +156,11 @@ def _service_facts(f: _Fields) -> ServiceFacts:
     )
 
 
-def _limit(f: _Fields) -> RateLimit:
+def _limit(f: Fields) -> RateLimit:
     return RateLimit(name=f.text("name", MAX_NAME), **{key: f.maybe(key, f.number) for key in LIMIT_NUMBERS})
 
 
-def _tcp_facts(f: _Fields) -> TcpFacts:
+def _tcp_facts(f: Fields) -> TcpFacts:
     return TcpFacts(
         min_rtt=f.maybe("min_rtt", f.number),
         rtt=f.maybe("rtt", f.number),
@@ -169,12 +169,12 @@ def _tcp_facts(f: _Fields) -> TcpFacts:
     )
 
 
-def _doubts(f: _Fields) -> Callable[[str], tuple[Doubt, ...]]:
+def _doubts(f: Fields) -> Callable[[str], tuple[Doubt, ...]]:
     def read(key: str) -> tuple[Doubt, ...]:
         given = f.data[key]
         if not isinstance(given, list) or len(given) > 2 * len(Doubt):
             raise f.wrong(key, "a short list of reasons")
-        return tuple(_Fields({key: each}, f.path).member(key, Doubt) for each in given)
+        return tuple(Fields({key: each}, f.path).member(key, Doubt) for each in given)
 
     return read
 
@@ -182,7 +182,7 @@ def _doubts(f: _Fields) -> Callable[[str], tuple[Doubt, ...]]:
 T = TypeVar("T")
 
 
-class _Fields:
+class Fields:
     """One JSON object, read with checks: each method gives the type it says, or a WireError with the field's path."""
 
     __slots__ = ("data", "path")
@@ -201,10 +201,10 @@ class _Fields:
     def maybe(self, key: str, read: Callable[[str], T]) -> T | None:
         return None if self.data.get(key) is None else read(key)
 
-    def inside(self, key: str) -> _Fields:
-        return _Fields(self.data.get(key, {}), f"{self.path}{key}.")
+    def inside(self, key: str) -> Fields:
+        return Fields(self.data.get(key, {}), f"{self.path}{key}.")
 
-    def nested(self, key: str, read: Callable[[_Fields], T]) -> T | None:
+    def nested(self, key: str, read: Callable[[Fields], T]) -> T | None:
         return None if self.data.get(key) is None else read(self.inside(key))
 
     def text(self, key: str, limit: int = MAX_TEXT) -> str:
@@ -253,11 +253,11 @@ class _Fields:
         except ValueError:
             raise self.wrong(key, "one of " + ", ".join(kinds)) from None
 
-    def rows(self, key: str, limit: int) -> list[_Fields]:
+    def rows(self, key: str, limit: int) -> list[Fields]:
         given = self.data.get(key, [])
         if not isinstance(given, list) or len(given) > limit:
             raise self.wrong(key, f"a list of at most {limit} entries")
-        return [_Fields(each, f"{self.path}{key}[{place}].") for place, each in enumerate(given)]
+        return [Fields(each, f"{self.path}{key}[{place}].") for place, each in enumerate(given)]
 
     def numbers(self) -> dict[str, float]:
         if len(self.data) > MAX_SERVER_TIMINGS:
