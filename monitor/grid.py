@@ -49,7 +49,7 @@ class Grid:
 
     def first_after(self, moment_us: int) -> int:
         """Number of the first slot strictly after `moment_us`."""
-        number = (moment_us - self.offset_us) // self.interval_us
+        number = self.window_of(moment_us)
         while self.instant_us(number) <= moment_us:
             number += 1
         return number
@@ -63,10 +63,17 @@ class Grid:
         """How many slots lie in the half-open window [from_us, until_us)."""
         return len(self.numbers(from_us, until_us))
 
-    def number_at(self, moment_us: int) -> int | None:
-        """Number of the slot planned for exactly `moment_us`; None when that is no instant of the grid."""
-        number = self.first_after(moment_us - 1)
-        return number if self.instant_us(number) == moment_us else None
+    def total_us(self, numbers: range) -> int:
+        """The sum of the instants of consecutive slots; costs a step for each lane, not for each slot."""
+        count, lanes = len(numbers), self.lanes
+        rest = sum((self.turn - number) % lanes for number in numbers[: count % lanes])
+        steps = count // lanes * (lanes * (lanes - 1) // 2) + rest
+        windows = (numbers.start + numbers.stop - 1) * count // 2
+        return windows * self.interval_us + count * self.offset_us + steps * self.step_us
+
+    def window_of(self, moment_us: int) -> int:
+        """Number of the slot in whose window `moment_us` lies, before or behind the slot's own instant."""
+        return (moment_us - self.offset_us) // self.interval_us
 
     def slot(self, number: int, shift_us: int = 0) -> Slot:
         """Slot `number` as a record; `shift_us` marks a repetition (see `Cursor`)."""

@@ -117,6 +117,7 @@ def test_counting_agrees_with_walking(vantages, target, interval, share, begin, 
         walked = [number for number in around if begin <= lattice.instant_us(number) < end]
         assert list(lattice.numbers(begin, end)) == walked
         assert lattice.count(begin, end) == len(walked)
+        assert lattice.total_us(lattice.numbers(begin, end)) == sum(map(lattice.instant_us, walked))
 
 
 @given(vantage_sets, names, intervals, shares, moments)
@@ -133,9 +134,9 @@ def test_windows_that_touch_count_each_slot_once(vantages, target, interval, sha
 
 @given(names, intervals, moments)
 @settings(max_examples=60, deadline=None)
-def test_an_instant_knows_its_number(target, interval, moment):
-    """A planned instant leads back to its slot's number; a microsecond beside it leads nowhere."""
-    lattice = grids(list(VANTAGES), target, interval, 0.5)[1]
-    number = lattice.first_after(moment)
-    assert lattice.number_at(lattice.instant_us(number)) == number
-    assert lattice.number_at(lattice.instant_us(number) + 1) is None
+def test_an_instant_lies_in_its_own_window(target, interval, moment):
+    """A planned instant leads back to its slot's number, and so does what lies a little behind it."""
+    for lattice in grids(list(VANTAGES), target, interval, 0.5):
+        number = lattice.first_after(moment)
+        assert lattice.window_of(lattice.instant_us(number)) == number
+        assert lattice.window_of(lattice.instant_us(number) + 99) == number
