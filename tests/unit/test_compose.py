@@ -1,4 +1,7 @@
-"""docker-compose.yml and the Dockerfile start what they say: read here, and their command run without Docker."""
+"""docker-compose.yml and the Dockerfile keep what docs/compose.md promises.
+
+Read here; tests/integration/test_compose_runs.py starts each service's command as the file says.
+"""
 
 from __future__ import annotations
 
@@ -12,69 +15,127 @@ from typing import Any
 import pytest
 import yaml
 
-from monitor.config import load
-from monitor.model import ConfigError
-
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "firsttoken.yaml"
-COMMAND = str(Path(sys.executable).with_name("firsttoken"))
-SERVICE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["firsttoken"]
-GIVEN = {
-    "POSTGRES_PASSWORD": "planted-password",
-    "FIRSTTOKEN_VANTAGE": "lagos",
-    "OPENAI_API_KEY": "sk-planted-1",
-    "ANTHROPIC_API_KEY": "sk-planted-2",
-    "OWN_LLAMA_KEY": "sk-planted-3",
-}
+TEXT = (ROOT / "docker-compose.yml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+ONCE = {"first-start", "enrol"}
+PUBLISHED = {"proxy": "8443", "grafana": "3000"}
 
 
-def environment(given: dict[str, str]) -> dict[str, str]:
-    """The service's environment as Compose fills it in; LookupError with the file's words for what is not set."""
-
-    def value(match: re.Match[str]) -> str:
-        name, kind, words = match[1], match[2], match[3]
-        if given.get(name):
-            return given[name]
-        if kind == ":-":
-            return words
-        raise LookupError(f"{name}: {words}")
-
-    fill = re.compile(r"\$\{(\w+)(?:(:-|:\?)([^}]*))?\}")
-    return {name: fill.sub(value, text) for name, text in SERVICE["environment"].items()}
+def test_it_is_what_the_compose_specification_allows() -> None:
+    """The file fits the JSON Schema of the compose specification."""
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*check, str(ROOT / "docker-compose.yml")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_service_starts_with_what_the_file_says_to_set() -> None:
-    """The example as it stands is good with the service's environment and nothing else, and one vantage is played."""
-    filled = environment(GIVEN)
-    done = subprocess.run(
-        [COMMAND, "validate", str(EXAMPLE)], env=filled, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    loaded = load(EXAMPLE, filled)
-    assert [vantage.name for vantage in loaded.select_vantages()] == ["lagos"]
-    assert loaded.database_url == "postgresql://firsttoken:planted-password@postgres:5432/firsttoken"
+def test_the_schema_is_no_formality(tmp_path: Path) -> None:
+    """A key that compose does not know is refused by the same check."""
+    bad = tmp_path / "docker-compose.yml"
+    bad.write_text(TEXT.replace("stop_grace_period: 30s", "stop_grace_time: 30s"))
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(bad)]
+    assert subprocess.run(check, capture_output=True, check=False).returncode == 1
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_what_is_not_set_is_asked_for_by_name(name: str) -> None:
-    """Compose itself stops and says what is missing; an empty value counts as missing."""
-    with pytest.raises(LookupError, match=f"{name}: (set|say)"):
-        environment({**GIVEN, name: ""})
+@pytest.mark.parametrize("name", SERVICES)
+def test_images_are_pinned(name: str) -> None:
+    """Every image has a whole version, none floats."""
+    assert re.search(r":v?\d+\.\d+(\.\d+)?(-[a-z]+)?$", SERVICES[name]["image"]), SERVICES[name]["image"]
 
 
-def test_without_a_vantage_the_example_could_not_run() -> None:
-    """Why FIRSTTOKEN_VANTAGE is required: the example has three real ones."""
-    filled = environment(GIVEN)
-    del filled["FIRSTTOKEN_VANTAGE"]
-    with pytest.raises(ConfigError, match="3 vantage points"):
-        load(EXAMPLE, filled).select_vantages()
+@pytest.mark.parametrize("name", SERVICES)
+def test_least_privilege(name: str) -> None:
+    """No capabilities, no new privileges, a root file system that cannot be written; root only where secrets are made."""
+    service = SERVICES[name]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert "privileged" not in service
+    assert ("cap_add" in service) == (name == "first-start")
+    if name == "first-start":
+        assert service["network_mode"] == "none"
+    elif service["image"].startswith("firsttoken:"):
+        assert "user" not in service  # the image's own: see the Dockerfile
+    else:
+        assert not service["user"].startswith("0:")
 
 
-def test_the_image_runs_the_file_that_is_mounted() -> None:
-    """The Dockerfile's command is `firsttoken up` with the path that the compose file mounts; volumes agree too."""
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_come_back_and_say_how_they_are(name: str) -> None:
+    """What runs on is restarted and has a health check; what runs once is not and has none."""
+    service = SERVICES[name]
+    assert service["restart"] == ("no" if name in ONCE else "unless-stopped")
+    assert ("healthcheck" in service) == (name not in ONCE)
+
+
+def test_only_the_proxy_and_grafana_are_published_and_on_loopback() -> None:
+    """Nothing else can be reached from outside, and these two only from this machine unless somebody says otherwise."""
+    assert {name for name, service in SERVICES.items() if "ports" in service} == set(PUBLISHED)
+    for name, port in PUBLISHED.items():
+        (published,) = SERVICES[name]["ports"]
+        assert re.fullmatch(rf"\$\{{FIRSTTOKEN_PUBLISH\w*:-127\.0\.0\.1\}}:{port}:{port}", published)
+
+
+def test_no_secret_is_written_or_handed_over_by_environment() -> None:
+    """Passwords are files that are made on the first start; the environment names files at most."""
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            if re.search("PASSWORD|SECRET|TOKEN$|KEY", key):
+                assert key.endswith("_FILE"), f"{name}: {key}"
+                assert str(value).startswith("/run/secrets/")
+    assert not re.search(r"(?i)(password|secret|key): *[a-z0-9]{6,}$", TEXT, re.MULTILINE)
+
+
+def test_each_service_sees_its_own_secrets_only() -> None:
+    """Secrets are mounted by subfolder and read-only, but where they are made and where tokens are handed out."""
+    whole = {}
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            if isinstance(volume, dict) and volume["source"] == "secrets":
+                assert volume["volume"]["subpath"]
+                assert volume.get("read_only") or (name, volume["volume"]["subpath"]) == ("enrol", "agents")
+            elif isinstance(volume, str) and volume.startswith("secrets:"):
+                whole[name] = volume
+    assert set(whole) == {"first-start"}
+
+
+def test_the_database_is_out_of_reach_of_agents() -> None:
+    """An agent shares no network with the database."""
+    reach = {name: set(service.get("networks", [])) for name, service in SERVICES.items()}
+    for agent in ("lagos", "london", "virginia", "one"):
+        assert not reach[agent] & reach["postgres"]
+    assert COMPOSE["networks"]["back"] == {"internal": True}
+
+
+def test_profiles() -> None:
+    """`demo` brings the simulator and three agents, `three` the agents, `one` a single one; the hub runs with each."""
+
+    def of(profile: str) -> set[str]:
+        return {name for name, service in SERVICES.items() if profile in service.get("profiles", [profile])}
+
+    always = {"first-start", "postgres", "hub", "proxy", "prometheus", "alertmanager", "grafana"}
+    assert {name for name, service in SERVICES.items() if "profiles" not in service} == always
+    assert of("demo") == always | {"enrol", "simulator", "lagos", "london", "virginia"}
+    assert of("three") == always | {"enrol", "lagos", "london", "virginia"}
+    assert of("one") == always | {"enrol", "one"}
+
+
+def test_the_image() -> None:
+    """Two stages, no root at run time, hashes for every package, and the same command for hub and agent."""
     dockerfile = (ROOT / "Dockerfile").read_text()
-    command = [json.loads(words) for words in re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", dockerfile, re.MULTILINE)]
-    state = re.findall(r"^ENV STATE_DIRECTORY=(\S+)$", dockerfile, re.MULTILINE)
-    mounted = [volume.split(":")[1] for volume in SERVICE["volumes"]]
-    assert command == [["firsttoken"], ["up", mounted[0]]]
-    assert state == mounted[1:]
+    stages = dockerfile.split("\nFROM ")[1:]
+    assert len(stages) == 2
+    assert "--require-hashes" in stages[0]
+    assert "USER firsttoken" in stages[1]
+    assert "--uid 10001" in stages[1]
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", dockerfile, re.MULTILINE)
+    assert json.loads(entry) == ["firsttoken"]
+
+
+def test_the_image_is_given_what_it_copies() -> None:
+    """.dockerignore lets through exactly what the Dockerfile copies from here."""
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    wanted = {word.split("/")[0] if word.startswith("locks") else word for line in copied for word in line.split()}
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert wanted == let_through
