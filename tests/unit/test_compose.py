@@ -46,7 +46,7 @@ def test_images_are_pinned(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_least_privilege(name: str) -> None:
-    """No capabilities, no new privileges, a root file system that cannot be written; root only where secrets are made."""
+    """No capabilities, no new privileges, nothing written outside volumes; root only where secrets are made."""
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
