@@ -165,7 +165,7 @@ class Connection(httpcore.AsyncNetworkStream):
             return
         if self._batch_seconds and not self._ended and self._error is None:
             if self._resting is None:
-                self._resting = self._loop.call_later(self._batch_seconds, self._wake)
+                self._resting = self._loop.call_at(self._next_round(), self._wake)
         else:
             self._wake()
 
@@ -176,6 +176,10 @@ class Connection(httpcore.AsyncNetworkStream):
         if self._waiter is not None:
             self._turnstile.wake(self._waiter, urgent=not self._asked)
             self._waiter = None
+
+    def _next_round(self) -> float:
+        """When arrivals are handed on next: at one moment for all connections, as each waking of the process costs."""
+        return (self._loop.time() // self._batch_seconds + 1) * self._batch_seconds
 
     def batch(self, seconds: float) -> None:
         """From now on hand arrivals on only this often: their stamps are taken, decoding may wait."""
@@ -237,6 +241,10 @@ class Connection(httpcore.AsyncNetworkStream):
             await self._flush()
             self._feed(await self._next_arrival())
 
+    def put_back(self, data: bytes) -> None:
+        """Let the next read begin with bytes that were read and not used; they came with `last_arrival`."""
+        self._peeked = data + self._peeked
+
     def _feed(self, raw: bytes) -> None:
         if raw:
             self._incoming.write(raw)
@@ -254,18 +262,24 @@ class Connection(httpcore.AsyncNetworkStream):
             return b""
 
     def _follow(self, plain: bytes) -> bytes:
-        """Note the read in which this response's head begins (its HEADERS frame); give what is httpcore's business."""
+        """Note the read in which this response's head begins (its HEADERS frame); give what is httpcore's business.
+
+        Of HTTP/1 that is the head alone: what follows it in the same read is put back, for whoever reads the body.
+        """
         tape = current_tape.get(None)
         if tape is not None and Mark.CONNECT_START in tape.marks and Mark.CONNECT_END not in tape.marks:
             return plain  # a proxy's answer to CONNECT: neither frames nor this response
-        waits = tape is not None and Mark.HEADERS not in tape.marks
+        waits, begins = tape is not None and Mark.HEADERS not in tape.marks, False
         if self._speaks_http2:
             stream = tape.h2_stream if tape is not None else None
             plain, frames = self._frames.follow(plain, stream)
             self._refuse_http1()
             begins = (HEADERS, stream) in frames
-        else:
-            begins = waits and tape is not None and tape.head.begins(plain)
+        elif waits and tape is not None:
+            begins = tape.head.begins(plain)
+            if tape.head.behind:
+                plain = plain[: -len(tape.head.behind)]
+                self.put_back(tape.head.behind)
         if begins and waits and tape is not None and self.last_arrival is not None:
             tape.head_began_ns = self.last_arrival.at_ns
         return plain

@@ -10,7 +10,7 @@ from monitor.model import (
 )
 from monitor.timeline import Mark
 
-BATCH_SECONDS = 0.1
+BATCH_SECONDS = 0.25
 """After the first token, arrivals are stamped at once and decoded this often: a wake-up costs more than a token."""
 
 

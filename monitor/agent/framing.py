@@ -25,10 +25,11 @@ class HeadWalker:
     def __init__(self) -> None:
         self._head = bytearray()
         self._final = False
+        self.behind = b""  # what follows the final head in the piece that completed it: the body's beginning
 
     def begins(self, data: bytes) -> bool:
         """Whether a response head begins in this piece of the stream; the last that does is the response's own."""
-        begins = False
+        begins, self.behind = False, b""
         while data and not self._final:
             begins = begins or not self._head
             searched = max(0, len(self._head) - 3)
@@ -39,6 +40,8 @@ class HeadWalker:
             self._final = _INTERIM.match(self._head) is None
             data = bytes(self._head[end.end() :])
             self._head.clear()
+            if self._final:
+                self.behind = data
         return begins
 
 

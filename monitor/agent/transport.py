@@ -24,6 +24,8 @@ import certifi
 import httpcore
 import httpx
 
+from monitor.agent.arrivals import READ_BYTES
+from monitor.agent.chunks import MalformedChunk, PlainChunks
 from monitor.agent.connection import Connection, Tape, current_tape
 from monitor.agent.turnstile import Turnstile, writable
 from monitor.clock import Clock
@@ -251,15 +253,35 @@ class _LaneTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
+    """A response's body: chunks are read straight from the connection, everything else as httpcore reads it."""
+
     def __init__(self, answer: httpcore.Response) -> None:
         self._answer = answer
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if _is_chunked(self._answer):
+            connection: Connection = self._answer.extensions["network_stream"]
+            chunks = PlainChunks()
+            while chunks.handed_over is None:
+                try:
+                    piece = chunks.feed(await connection.read(READ_BYTES))
+                except MalformedChunk as error:
+                    raise httpcore.RemoteProtocolError(str(error)) from error
+                if piece:
+                    yield piece
+            connection.put_back(chunks.handed_over)
         async for piece in self._answer.aiter_stream():
             yield piece
 
     async def aclose(self) -> None:
         await self._answer.aclose()
+
+
+def _is_chunked(answer: httpcore.Response) -> bool:
+    """Whether a body follows in chunks and nothing else (RFC 9112, 6.3)."""
+    codings = [value for name, value in answer.headers if name.lower() == b"transfer-encoding"]
+    chunked = len(codings) == 1 and codings[0].strip().lower() == b"chunked"
+    return chunked and answer.extensions["http_version"] == b"HTTP/1.1" and answer.status not in (204, 304)
 
 
 class Response:
