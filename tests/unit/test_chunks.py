@@ -75,11 +75,9 @@ def test_ordinary_chunks_are_all_read_plainly(step):
 @pytest.mark.parametrize("footer", [b"XX", b"\n\n", b"\rX", b"5\r\n"])
 def test_data_longer_than_its_size_is_a_broken_body_at_once(footer, step):
     """Like the library, without waiting for more: what follows cannot be told from data."""
-    chunks = PlainChunks()
     stream = b"3\r\nabc" + footer
     with pytest.raises(MalformedChunk, match="malformed chunk footer"):
-        for at in range(0, len(stream), step):
-            chunks.feed(stream[at : at + step])
+        by_us(stream, step)
     assert "malformed chunk footer" in str(by_h11(stream)[1])
 
 
