@@ -10,7 +10,7 @@ UV ?= uv
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lock dashboards dashboard-schema clean python model
+.PHONY: help demo test check lock dashboards dashboard-schema rules clean python model
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,10 @@ LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-ha
 dashboards: python ## build dashboards/generated from dashboards/*.dashboard.py
 	@$(PYTHON) tools/install.py test --model $(MODEL)
 	$(BIN)/python dashboards/build.py
+
+rules: python ## build deploy/prometheus/firsttoken.rules.yml, the cases that test it, and the table in docs/alerts.md
+	@$(PYTHON) tools/install.py test --model $(MODEL)
+	$(BIN)/python tools/rules.py
 
 dashboard-schema: # Grafana's types as a JSON schema (needs npm)
 	cd dashboards/schema && npm install --no-audit --no-fund --no-package-lock && \

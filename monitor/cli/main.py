@@ -25,7 +25,9 @@ app = typer.Typer(
 )
 
 
-COMMANDS = ("validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers", "dashboards")
+COMMANDS = (
+    "validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers", "dashboards", "rules",
+)  # fmt: skip
 """Each is a function of the same name in the module of the same name beside this one."""
 
 

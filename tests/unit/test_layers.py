@@ -40,6 +40,7 @@ LAYERS = {
 
 MAY_IMPORT = {
     "monitor.simulator": {"monitor.model", "monitor.timeline", "monitor.clock", "monitor.extras"},
+    "monitor.rules": {"monitor.model"},
     "monitor.agent": {name for name, layer in LAYERS.items() if layer < 2},
     "monitor.store": {name for name, layer in LAYERS.items() if layer < 2},
     "monitor.hub": {name for name, layer in LAYERS.items() if layer < 2} | {"monitor.store"},
@@ -69,7 +70,7 @@ ENTRANCES = {
     "fastapi": ["monitor/hub/"],
     "starlette": ["monitor/hub/"],
     "uvicorn": ["monitor/hub/"],
-    "yaml": ["monitor/simulator/scenario_file.py", "monitor/config/"],
+    "yaml": ["monitor/simulator/scenario_file.py", "monitor/config/", "monitor/rules/groups.py"],
     "re2": ["monitor/config/answers.py"],
     "jsonschema": ["monitor/config/answers.py"],
     "referencing": ["monitor/config/answers.py"],
