@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from monitor.config import checks, kinds, presets, shape
-from monitor.config.document import MAX_BYTES, Mapping, Node, Unreadable, parse
+from monitor.config.document import MAX_BYTES, Document, Mapping, Node, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
-from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes
+from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes, Party
 from monitor.config.reading import Entry, Reader, describe
 from monitor.config.shape import (
     BudgetKeys,
@@ -58,16 +58,21 @@ def load(
     `environ` serves `${NAME}`, DATABASE_URL and FIRSTTOKEN_VANTAGE. With `allow_missing_secrets` a secret that is not
     set is a warning and the target has none: for checking a file where its keys are not.
     """
-    place = Path(path)
+    data = content(path)
+    place = Path(path).parent
+    return loads(data, environ, name=str(path), directory=place, allow_missing_secrets=allow_missing_secrets)
+
+
+def content(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a configuration file, no more than may be read. Raises InvalidConfig."""
     try:
-        with place.open("rb") as handle:
-            data = handle.read(MAX_BYTES + 1)
+        with Path(path).open("rb") as handle:
+            return handle.read(MAX_BYTES + 1)
     except OSError as error:
         found = f"a file that cannot be read ({(error.strerror or 'error').lower()})"
         raise InvalidConfig(
             [Mistake(str(path), None, "", found, "a YAML file such as examples/minimal.yaml")]
         ) from None
-    return loads(data, environ, name=str(path), directory=place.parent, allow_missing_secrets=allow_missing_secrets)
 
 
 def loads(
@@ -79,13 +84,21 @@ def loads(
     allow_missing_secrets: bool = False,
 ) -> Config:
     """The same for a text at hand; `name` stands in messages, relative paths start at `directory`."""
-    notes = Notes(name, directory or Path(), environ, allow_missing_secrets)
+    return understood(document(data, notes := Notes(name, directory or Path(), environ, allow_missing_secrets)), notes)
+
+
+def document(data: bytes | str, notes: Notes) -> Document:
+    """The tree of a text. Raises InvalidConfig for what is no YAML."""
     try:
-        document = parse(data.encode() if isinstance(data, str) else data)
+        return parse(data.encode() if isinstance(data, str) else data)
     except Unreadable as error:
         notes.flaw(error.flaw)
         raise InvalidConfig(notes.mistakes) from None
-    config = None
+
+
+def understood(document: Document, notes: Notes) -> Config:
+    """What a tree means to the party that `notes` belong to. Raises InvalidConfig."""
+    name, config = notes.file, None
     try:
         for flaw in document.flaws:
             notes.flaw(flaw)
@@ -215,6 +228,8 @@ class _Loading:
     def ca_file(self, entry: Entry[TargetKeys]) -> str | None:
         if entry.value.ca_file is None:
             return None
+        if self.notes.party is Party.HUB:  # a file of the agents' machines
+            return entry.value.ca_file
         file = self.notes.path(entry.value.ca_file)
         if not file.is_file():
             path, line = f"{entry.path}.ca_file", entry.at("ca_file")

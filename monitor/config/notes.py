@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from monitor.config.document import Flaw
@@ -24,6 +25,14 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
+class Party(StrEnum):
+    """Who reads, which decides what `${NAME}` may be replaced by."""
+
+    ONE = "one"  # one process that does everything: its environment
+    HUB = "hub"  # its environment, but never for a target: the keys of targets are the agents' alone
+    AGENT = "agent"  # a document from the hub: secrets from the agent's own list, nothing else
+
+
 class Enough(Exception):
     """So many mistakes that a person will not read on."""
 
@@ -38,10 +47,12 @@ class Notes:
     directory: Path  # where relative paths start
     environ: Mapping[str, str]
     allow_missing_secrets: bool = False
+    party: Party = Party.ONE
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[Mistake] = field(default_factory=list)
     absent: list[Mistake] = field(default_factory=list)  # those of the warnings that are secrets not to be had here
     secrets: dict[Secret, None] = field(default_factory=dict)  # in the order of the file, each once
+    taken: list[tuple[str, str]] = field(default_factory=list)  # (path, NAME) of each secret that was looked up
 
     def wrong(self, line: int | None, path: str, found: str, allowed: str) -> None:
         if len(self.mistakes) >= MAX_MISTAKES:
@@ -83,7 +94,12 @@ class Notes:
         return Path(home) / name[2:] if home and name.startswith("~/") else self.directory / name
 
     def substitute(self, written: str, path: str, line: int, *, secret: bool) -> str | None:
-        """The text with its `${NAME}` replaced; None when a secret is missing and that is allowed. Raises Bad."""
+        """The text with its `${NAME}` replaced; None when a secret is not to be had here and may be. Raises Bad."""
+        if has_reference(written):
+            if self.party is Party.AGENT and not secret:
+                raise self.refuse(line, path, "a ${NAME} where no secret belongs", "text that the hub has filled in")
+            if self.party is Party.HUB and secret and path.startswith("targets."):
+                return None
         pieces: list[str] = []
         place = 0
         for match in _REFERENCE.finditer(written):
@@ -100,12 +116,16 @@ class Notes:
             allowed = "${NAME} or ${NAME:-default}; to write the characters ${ themselves: $${"
             raise self.refuse(line, path, "a ${...} that names no variable", allowed)
         name, default = parts[1], parts[2]
+        if secret:
+            self.taken.append((path, name))
         value = self.environ.get(name)
         if default is not None:
             value = value or default
         if value is None:
             found = f"{_shown(name)}, which is not set{did_you_mean(name, self.environ)}"
             allowed = "a variable that is set in the environment, or ${NAME:-default}"
+            if self.party is Party.AGENT:
+                allowed = "a name in the agent's own list of secrets"
             self.missing(line, path, found, allowed, secret=secret)
         elif secret and len(value.strip()) >= SHORTEST_PART:
             self.secret(value.strip())
@@ -113,12 +133,17 @@ class Notes:
 
     def warn_literal(self, written: str, path: str, line: int) -> None:
         if not has_reference(written):
+            if self.party is Party.HUB and path.startswith("targets."):
+                found = "a secret written into a fleet's file"
+                raise self.refuse(line, path, found, "${NAME}: only agents have the keys")
             self.warn(
                 line, path, "a secret written into the file", "${NAME} from the environment, or a file of its own"
             )
 
     def secret_file(self, kind: Kind[str], name: str, path: str, line: int) -> Secret | None:
-        """The secret that a file holds, without the white space around it; None when missing is allowed. Raises Bad."""
+        """The secret that a file holds, without the white space around it; None when it may be missing. Raises Bad."""
+        if self.party is not Party.ONE and path.startswith("targets."):
+            raise self.refuse(line, path, "a file of a secret", "${NAME}: files stand in the agent's own list")
         try:
             with self.path(name).open("rb") as handle:
                 data = handle.read(MAX_SECRET_FILE + 1)

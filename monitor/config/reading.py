@@ -29,8 +29,8 @@ _OUR_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "expect", "accept-encoding"}
 )
 _SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|signature", re.IGNORECASE)
-_JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
-_JSON_WORDS: Map[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
+JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
+JSON_WORDS: Map[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +217,9 @@ class Reader:
             return self.json(node, path)
         if isinstance(node, Sequence):
             return tuple(self.json_value(item, f"{path}[{i}]", item.line) for i, item in enumerate(node.items))
-        if node.plain and node.text.lower() in _JSON_WORDS:
-            return _JSON_WORDS[node.text.lower()]
-        if node.plain and (match := _JSON_NUMBER.fullmatch(node.text)):
+        if node.plain and node.text.lower() in JSON_WORDS:
+            return JSON_WORDS[node.text.lower()]
+        if node.plain and (match := JSON_NUMBER.fullmatch(node.text)):
             return self.json_number(match, path, line)
         return self.notes.substitute(node.text, path, line, secret=False)
 
