@@ -24,16 +24,22 @@ TABLES = (vantages, targets, probes, series)
 
 Key = tuple[str, bool, tuple[object, ...]]  # table, described (or known by name only), primary key
 Row = dict[str, Any]
+Names = tuple[str, str, str, str]  # vantage, target, probe, version of the probe
 
 _written: WeakKeyDictionary[Engine, dict[Key, tuple[Row, datetime]]] = WeakKeyDictionary()
 
 
 def pending(engine: Engine, known: Iterable[Series], attempts: Sequence[Attempt], now: datetime) -> dict[Key, Row]:
     """The rows that these attempts need and that this process has not written lately."""
+    return pending_names(engine, known, [(a.vantage, a.target, a.probe, a.probe_version) for a in attempts], now)
+
+
+def pending_names(engine: Engine, known: Iterable[Series], names: Iterable[Names], now: datetime) -> dict[Key, Row]:
+    """The same for (vantage, target, probe, probe version) of which there may be no attempts yet."""
     done = _written.get(engine, {})
     return {
         key: row
-        for key, row in _rows(known, attempts)
+        for key, row in _rows(known, names)
         if key not in done or done[key][0] != row or not timedelta(0) <= now - done[key][1] < RENEW
     }
 
@@ -66,10 +72,9 @@ def _upsert(table: Table, *, overwrite: bool) -> str:
     )
 
 
-def _rows(known: Iterable[Series], attempts: Sequence[Attempt]) -> Iterator[tuple[Key, Row]]:
+def _rows(known: Iterable[Series], names: Iterable[Names]) -> Iterator[tuple[Key, Row]]:
     described = {(s.vantage.name, s.target.name, s.probe.name): s for s in known}
-    wanted = {(a.vantage, a.target, a.probe, a.probe_version): None for a in attempts}
-    for vantage, target, probe, version in wanted:
+    for vantage, target, probe, version in dict.fromkeys(names):
         given = described.get((vantage, target, probe))
         asked = given.probe if given is not None and given.probe.version == version else None
         for table, is_described, row in (

@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 
 from sqlalchemy import Engine, text
 
-from monitor.store import partitions, rollups, verdicts
+from monitor.store import coverage, notes, partitions, rollups, verdicts
 from monitor.store.engine import transaction
 from monitor.store.measures import NAMES
 
@@ -47,10 +47,13 @@ def sweep(engine: Engine, now: datetime, policy: Policy | None = None) -> Swept:
     with transaction(engine) as connection:
         coming = [today + timedelta(days=n) for n in range(policy.ahead_days + 1)]
         created = partitions.create(connection, coming)
+    keep_from = now - timedelta(days=policy.rollup_days)
+    coverage.forget(engine, keep_from)
+    notes.forget(engine, keep_from)
     return Swept(
         created=created,
         dropped=_drop_raw(engine, now, now - timedelta(days=policy.raw_days) - MARGIN),
-        rollups_deleted=_delete_rollups(engine, now - timedelta(days=policy.rollup_days)),
+        rollups_deleted=_delete_rollups(engine, keep_from),
     )
 
 

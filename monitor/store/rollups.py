@@ -56,7 +56,7 @@ _COUNTS = text(f"""
 WITH picked AS (SELECT a.* FROM attempts a {_CLAIMED})
 INSERT INTO rollups (
     vantage_id, series_id, hour, attempts, confirming, success, failed, missed, doubtful, failures, misses,
-    output_tokens, reasoning_tokens, input_tokens, cached_tokens, stalls, refreshed_at)
+    output_tokens, reasoning_tokens, input_tokens, cached_tokens, stalls, refreshed_at, slots_us)
 SELECT
     a.vantage_id, a.series_id, :hour,
     count(*) FILTER (WHERE a.try = 0),
@@ -69,14 +69,16 @@ SELECT
     {_tally("p.missed_reason", "p.outcome = 'missed' AND p.missed_reason IS NOT NULL")},
     coalesce(sum(a.output_tokens), 0), coalesce(sum(a.reasoning_tokens), 0),
     coalesce(sum(a.input_tokens), 0), coalesce(sum(a.cached_tokens), 0),
-    coalesce(sum(a.stalls) FILTER (WHERE a.try = 0), 0), :now
+    coalesce(sum(a.stalls) FILTER (WHERE a.try = 0), 0), :now,
+    coalesce(sum(extract(epoch FROM a.scheduled_at - :hour) * 1000000) FILTER (WHERE a.try = 0), 0)::bigint
 FROM picked a GROUP BY a.vantage_id, a.series_id
 ON CONFLICT (vantage_id, series_id, hour) DO UPDATE SET
     attempts = excluded.attempts, confirming = excluded.confirming, success = excluded.success,
     failed = excluded.failed, missed = excluded.missed, doubtful = excluded.doubtful,
     failures = excluded.failures, misses = excluded.misses, output_tokens = excluded.output_tokens,
     reasoning_tokens = excluded.reasoning_tokens, input_tokens = excluded.input_tokens,
-    cached_tokens = excluded.cached_tokens, stalls = excluded.stalls, refreshed_at = excluded.refreshed_at
+    cached_tokens = excluded.cached_tokens, stalls = excluded.stalls, refreshed_at = excluded.refreshed_at,
+    slots_us = excluded.slots_us
 """)
 
 _VALUES = ", ".join(f"('{name}', {value_ns(name)}, {is_censored(name)})" for name in NAMES)

@@ -229,6 +229,7 @@ rollups = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("stalls", BigInteger, nullable=False),
     Column("refreshed_at", DateTime(timezone=True), nullable=False),
+    Column("slots_us", BigInteger),  # sum of the planned instants, behind the hour; null: an older release computed it
     Index("rollups_of_hour", "hour"),
     info=DISTRIBUTED,
 )
@@ -267,3 +268,56 @@ retention_floor = Table(
     _instant("raw_from"),  # raw attempts before this have been dropped; their rollups are final
     info=LOCAL,
 )
+
+notes = Table(
+    "notes",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("agent", Text, primary_key=True),
+    Column("note_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", Text, nullable=False),  # plan, gap, outage, lost
+    _instant("first_at"),
+    _instant("last_at", nullable=True),  # null: a plan, which holds until the next
+    _instant("received_at"),
+    Column("body", JSONB, nullable=False),  # as `wire.encode_note` says it
+    Index("notes_by_time", "vantage_id", "kind", "first_at"),
+    info=DISTRIBUTED,
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("agent", Text, primary_key=True),
+    _instant("sent_at"),  # of the last heartbeat, by the agent's clock
+    _instant("received_at"),
+    _instant("booted_at", nullable=True),
+    _instant("started_at", nullable=True),
+    Column("version", Text),
+    Column("config_digest", Text),
+    Column("config_error", Text),
+    Column("spool_depth", BigInteger),
+    Column("spool_bytes", BigInteger),
+    _instant("spool_oldest_at", nullable=True),  # null: nothing waits
+    Column("spool_lost", BigInteger),
+    Column("clock_offset_seconds", Double),
+    Column("body", JSONB, nullable=False),  # the heartbeat as it came
+    info=DISTRIBUTED,
+)
+
+coverage = Table(
+    "coverage",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("hour", primary_key=True),
+    Column("owed", BigInteger, nullable=False),  # measured plus all of `missed`
+    Column("measured", BigInteger, nullable=False),
+    Column("missed", JSONB, nullable=False),  # cause -> slots
+    Column("repeated", BigInteger, nullable=False),  # rows beyond the first of their slot
+    Column("unplanned", BigInteger, nullable=False),  # rows that no plan owed
+    _instant("counted_at"),
+    Index("coverage_of_hour", "hour"),
+    info=DISTRIBUTED,
+)
+"""Written by the sweep for dashboards; `store.coverage` derives the same from plan, rows and notes at any time."""
