@@ -116,6 +116,20 @@ async def test_what_is_appended_is_delivered_and_then_deleted(spool):
         assert shop.stored == [1]
 
 
+async def test_attempts_in_quick_succession_are_delivered_together(spool):
+    """The first goes at once; those that come within the second after it share one delivery."""
+    shop = Shop()
+    async with delivering(spool, shop) as uplink:
+        for n in range(6):
+            await spool.append(attempt(n))
+            uplink.wake()
+            await until(lambda: shop.calls)
+        await until(lambda: spool.depth == 0)
+        assert shop.batches[0] == [0]
+        assert sorted(shop.stored) == list(range(6))
+        assert len(shop.batches) < 4
+
+
 async def test_attempts_wait_while_the_store_is_away_and_it_is_said_twice(spool):
     """Away: nothing is lost, nothing hurries it, one line when it goes; back: all arrives, one more line."""
     shop = Shop()
