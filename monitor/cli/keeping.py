@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -16,12 +17,15 @@ from monitor.agent.uplink import Refusal, is_late
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.detect.coldstart import USUAL_RULE, Judgement
+from monitor.detect.coverage import Tally
 from monitor.metrics import Metrics
 from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
+from monitor.notes import Note
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
     from monitor.store.attempts import Inserted
+    from monitor.store.coverage import Covered
 
 TEND_SECONDS = 60.0
 JUDGE_SECONDS = 2.0
@@ -100,6 +104,13 @@ class Keeping:
             self._warn_of_conflicts(inserted.conflicts)
         return inserted
 
+    async def note(self, vantage: str, agent: str, notes: Sequence[Note]) -> Sequence[tuple[Note, str]]:
+        """Keep what an agent says about slots without rows; what is refused, with reasons. Raises StoreUnavailable."""
+        known, days = list(self._known().values()), self._config().storage.raw_days
+        loop = asyncio.get_running_loop()
+        noted = await loop.run_in_executor(self._writer, self.storage.note, vantage, agent, notes, known, days)
+        return noted.refused
+
     def _warn_of_conflicts(self, conflicts: Sequence[Attempt]) -> None:
         """Equal slots with other content; said at most every ten minutes, with how many there were."""
         self._conflicts += len(conflicts)
@@ -148,12 +159,21 @@ class Keeping:
             if series is not None:
                 self._metrics.observe_verdict(series, one.verdict.kind, one.verdict.penalty_seconds)
 
+    def _show_coverage(self, hour: Sequence[Covered]) -> None:
+        sums: defaultdict[tuple[str, str], Tally] = defaultdict(Tally)
+        for one in hour:
+            sums[one.vantage, one.target].add(one.tally)
+        self._metrics.set_coverage(
+            (names, tally.owed, tally.measured, tally.missed) for names, tally in sorted(sums.items())
+        )
+
     async def _keep_tending(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             keep, pause = self._config().storage, TEND_SECONDS
             try:
                 await loop.run_in_executor(self._tender, self.storage.tend, keep.raw_days, keep.rollup_days)
+                self._show_coverage(await loop.run_in_executor(self._tender, self.storage.cover))
             except StoreUnavailable as error:
                 pause = RETRY_SECONDS
                 log.debug("the database cannot be tended now", cause=str(error))

@@ -7,19 +7,26 @@ StoreUnavailable, and the next call tries again to start, connect and migrate.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt, MonitorError, Series, StoreUnavailable
+from monitor.notes import Note
 from monitor.store import attempts as stored
-from monitor.store import embedded, migrate, retention, rollups, verdicts
+from monitor.store import coverage, embedded, migrate, retention, rollups, verdicts
+from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
 
 RETENTION_EVERY = timedelta(hours=1)
+COVER_EVERY = timedelta(hours=1)
+COVER_BACK = timedelta(days=8)
+"""How far back hours are looked at again: late rows and notes come within a spool's age, which is usually a week."""
+COVER_RECENT = timedelta(hours=2)
+"""How far back they are looked at every minute."""
 JUDGE_AT_ONCE = 600
 """Attempts with each call: half a second of work beside the measuring loop at most."""
 JUDGE_BACK = timedelta(days=7)
@@ -43,6 +50,7 @@ class Storage:
         self._closed = False
         self._bringing_up = threading.Lock()
         self._retained_at: datetime | None = None
+        self._covered_at: datetime | None = None
         self._asked_until: datetime | None = None
         self._started_at = self._clock.now()
         if url is None:
@@ -71,6 +79,32 @@ class Storage:
             retention.sweep(engine, now, retention.Policy(raw_days=raw_days, rollup_days=rollup_days))
             self._retained_at = now
         rollups.refresh(engine, now)
+
+    def note(
+        self, vantage: str, agent: str, notes: Sequence[Note], known: Iterable[Series], raw_days: int
+    ) -> noted.Noted:
+        """Store what an agent says about slots without rows; see `store.notes.insert`. Raises StoreUnavailable."""
+        return noted.insert(self._ready(), vantage, agent, notes, self._clock.now(), known=known, raw_days=raw_days)
+
+    def cover(self) -> list[coverage.Covered]:
+        """Write down the coverage of ended hours, once an hour of the whole last week; that of the last whole hour.
+
+        Raises StoreUnavailable.
+        """
+        engine, now = self._ready(), self._clock.now()
+        whole = self._covered_at is None or abs(now - self._covered_at) >= COVER_EVERY
+        coverage.sweep(engine, now, COVER_BACK if whole else COVER_RECENT)
+        self._covered_at = now if whole else self._covered_at
+        ended = stored.hour_of(now)
+        return coverage.covered(engine, ended - coverage.HOUR, ended, now)
+
+    def coverage(
+        self, since: datetime, until: datetime, *, vantage: str | None = None, target: str | None = None
+    ) -> list[coverage.Covered]:
+        """What became of the slots of a time; see `store.coverage.covered`. Raises StoreUnavailable."""
+        if self._engine is None or not self._is_up:
+            raise StoreUnavailable("the database is not ready yet")
+        return coverage.covered(self._engine, since, until, self._clock.now(), vantage=vantage, target=target)
 
     def judge(self, rules: verdicts.Rules) -> list[Judgement]:
         """Give the verdicts that are due; see `store.verdicts.sweep`. Raises StoreUnavailable.

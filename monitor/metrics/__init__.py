@@ -27,7 +27,7 @@ benchmarks/scrape.py measures a scrape. docs/metrics.md lists every metric.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry
@@ -147,6 +147,21 @@ class Metrics:
                 labels = ("overall" if target is None else "target", target or "", unit)
                 families.budget_limit.labels(*labels).set(limit)
                 families.budget_remaining.labels(*labels).set(remaining)
+
+    def set_coverage(self, hour: Iterable[tuple[tuple[str, str], int, int, Mapping[str, int]]]) -> None:
+        """What became of the last whole hour's slots: (vantage, target), owed, measured, missed by cause.
+
+        Without any, the gauges go: it is not this process's to say.
+        """
+        families = self._families
+        with self._lock:
+            for family in (families.owed, families.measured, families.unmeasured):
+                family.clear()
+            for names, owed, measured, missed in hour:
+                families.owed.labels(*names).set(owed)
+                families.measured.labels(*names).set(measured)
+                for reason, slots in missed.items():
+                    families.unmeasured.labels(*names, reason).set(slots)
 
     def count_delivered(self, attempts: int) -> None:
         """So many attempts were acknowledged by the store or the hub."""

@@ -144,6 +144,10 @@ class Families:
         self.budget_remaining = self._gauge_of(
             "budget_remaining", "What is left of it today, bookings taken off.", *cap
         )
+        slots = ("vantage", "target")
+        self.owed = self._gauge_of("coverage_owed_slots", "Slots owed in the last whole hour.", *slots)
+        self.measured = self._gauge_of("coverage_measured_slots", "Of them: measured.", *slots)
+        self.unmeasured = self._gauge_of("coverage_missed_slots", "Of them: missed, by cause.", *slots, "reason")
         self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
         self.config_success = make("config_last_reload_successful", "Whether the last configuration read was good.")
         self.config_timestamp = make("config_last_reload_success_timestamp_seconds", "When a good one was last read.")

@@ -162,7 +162,9 @@ def test_a_key_goes_to_its_origin_only(url: str) -> None:
     assert "https://api.openai.com:443 alone" in said
 
 
-@pytest.mark.parametrize("url", ["https://API.openai.com/v1", "https://api.openai.com:443/v1", "https://api.openai.com./v1"])
+@pytest.mark.parametrize(
+    "url", ["https://API.openai.com/v1", "https://api.openai.com:443/v1", "https://api.openai.com./v1"]
+)
 def test_spellings_of_the_origin_are_one(url: str) -> None:
     """Capitals, the default port and the root's dot change nothing."""
     config = accept(json.dumps(evil(url=url)).encode(), "lagos", OPENAI)

@@ -299,6 +299,22 @@ def test_a_series_stays_within_its_budget(metrics: Metrics) -> None:
     assert len(samples(metrics)) <= SERIES_BUDGET + len(FailureKind)
 
 
+def test_coverage_is_of_the_last_hour_alone(metrics: Metrics) -> None:
+    """Each answer replaces the one before, causes included; nothing is said where it is another copy's to say."""
+
+    def slots(name: str, **labels: str) -> float | None:
+        names = {"vantage": "lagos", "target": "chat", **labels}
+        return metrics.registry.get_sample_value(f"firsttoken_coverage_{name}_slots", names)
+
+    assert slots("owed") is None
+    metrics.set_coverage([(("lagos", "chat"), 60, 58, {"overlap": 2})])
+    assert (slots("owed"), slots("measured"), slots("missed", reason="overlap")) == (60, 58, 2)
+    metrics.set_coverage([(("lagos", "chat"), 60, 60, {})])
+    assert (slots("measured"), slots("missed", reason="overlap")) == (60, None)
+    metrics.set_coverage([])
+    assert slots("owed") is None
+
+
 def test_verdicts_count_apart_from_attempts(metrics: Metrics) -> None:
     """From zero on; a cold one counts with its penalty where that is known; a series that is gone counts nothing."""
     assert value(metrics, "verdicts_total", verdict="cold") == value(metrics, "verdicts_total", verdict="warm") == 0
