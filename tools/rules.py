@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rules")]
 
@@ -58,15 +60,30 @@ def test_file(of: list[cases.Case], found: Mapping[tuple[int, str, str], list[di
     groups = [group["name"] for group in rule_file(Thresholds(), Links())["groups"]]
     head = {
         "rule_files": ["../../deploy/prometheus/firsttoken.rules.yml"],
-        "evaluation_interval": "1m",
+        "evaluation_interval": of[0].interval,
         "group_eval_order": groups,
     }
     return CASES_HEAD + to_yaml({**head, "tests": tests})
 
 
+def kept(path: Path, of: list[cases.Case]) -> str:
+    """The file with the alerts that it holds already, where they are those that shall fire. Raises Disagreement."""
+    held = yaml.safe_load(path.read_text(encoding="utf-8"))["tests"] if path.exists() else []
+    found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    for number, (case, test) in enumerate(zip(of, held, strict=False)):
+        for check, told in zip(case.checks, test["alert_rule_test"], strict=False):
+            if not agree(check.firing, told["exp_alerts"]):
+                raise Disagreement(
+                    f"{path.name}: {case.name}: {check.alert} at {check.minute}m is not what the cases say"
+                )
+            found[number, check.alert, f"{check.minute}m"] = told["exp_alerts"]
+    return test_file(of, found)
+
+
 def filled(of: list[cases.Case]) -> str:
     """The file with what promtool says of the alerts that shall fire. Raises Disagreement."""
     found: dict[tuple[int, str, str], list[dict[str, Any]]] = {}
+    wrong = []
     for number, case in enumerate(of):
         got = ask_promtool(test_file([case], {}))
         for check in case.checks:
@@ -74,8 +91,10 @@ def filled(of: list[cases.Case]) -> str:
             alerts = got.get((PREFIX + check.alert, seconds(when)), [])
             if not agree(check.firing, alerts):
                 seen = json.dumps([one["exp_labels"] for one in alerts])
-                raise Disagreement(f"{case.name}: {check.alert} at {when}: wanted {list(check.firing)}, got {seen}")
+                wrong.append(f"{case.name}: {check.alert} at {when}: wanted {list(check.firing)}, got {seen}")
             found[number, check.alert, when] = alerts
+    if wrong:
+        raise Disagreement("\n".join(wrong))
     return test_file(of, found)
 
 
@@ -117,30 +136,33 @@ def seconds(when: str) -> int:
     return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+)([wdhms])", when))
 
 
-def wanted(*, with_cases: bool) -> dict[Path, str]:
-    """File -> its text as it shall be."""
+def wanted() -> dict[Path, str]:
+    """File -> its text as it shall be, of those that need no promtool."""
     texts = {RULES: HEAD + to_yaml(rule_file(Thresholds(), Links()))}
     if PAGE.exists():
         page = PAGE.read_text(encoding="utf-8")
         texts[PAGE] = re.sub(r"\| threshold \|.*?(?=\n\n|\Z)", lambda _: table(Thresholds()), page, flags=re.DOTALL)
-    if with_cases:
-        texts |= {CASES / f"{name}.yml": filled(make()) for name, make in cases.FILES.items()}
     return texts
 
 
 def main() -> int:
     """Write or check; returns the exit code."""
     check = "--check" in sys.argv[1:]
-    for path, text in wanted(with_cases=False).items():  # promtool reads the rules from their file
+    for path, text in wanted().items():  # promtool reads the rules from their file
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             if check:
                 sys.stdout.write(f"{path.relative_to(ROOT)} is not what the sources give: make rules\n")
                 return 1
             path.write_text(text, encoding="utf-8")
-    try:
-        texts = wanted(with_cases=True)
-    except Disagreement as error:
-        sys.stderr.write(f"{error}\n")
+    texts, wrong = wanted(), []
+    for name, make in cases.FILES.items():
+        try:
+            path = CASES / f"{name}.yml"
+            texts[path] = kept(path, make()) if check else filled(make())
+        except Disagreement as error:
+            wrong.append(str(error))
+    if wrong:
+        sys.stderr.write("\n".join(wrong) + "\n")
         return 1
     different = [path for path, text in texts.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in different:

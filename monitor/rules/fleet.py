@@ -119,7 +119,7 @@ def _silence(t: Thresholds) -> list[Alert]:
             incident=PLACE,
             labels=("vantage", "country", "provider", "target", "model"),
             summary="No data about {{ $labels.target }} ({{ $labels.provider }}, {{ $labels.model }}) from "
-            "{{ $labels.vantage }}: the last attempt was {{ $value | humanizeDuration }} ago, planned is one each "
+            "{{ $labels.vantage }} for {{ $value | humanizeDuration }}; planned is an attempt each "
             + told("firsttoken_interval_seconds", ("vantage", "target"), "humanizeDuration", around="min(%s)"),
             runbook="Look at Fleet: missed slots and their reasons, lag of the schedule, the agent's log.",
             dashboard="fleet",

@@ -75,7 +75,7 @@ def _down(t: Thresholds) -> list[Alert]:
             summary=TARGET_NAMED
             + " does not answer to {{ $labels.vantage }}, lately with "
             + _kinds("vantage", "target")
-            + "; elsewhere "
+            + "; "
             + told("target:firsttoken_votes:down", ("target",), "humanize")
             + " of "
             + told("target:firsttoken_votes:cast", ("target",), "humanize")
@@ -164,7 +164,10 @@ def _slow(t: Thresholds) -> list[Alert]:
             + told("target:firsttoken_slow_votes:cast", ("target",), "humanize")
             + " vantage points ("
             + listed("pair:firsttoken_ttft_seconds:slow", ("target",), "vantage")
-            + f"): its first token takes up to {times} time (medians of {window})",
+            + "): its first token takes up to "
+            + _of_worst("median", ("target",))
+            + f" (median of {window}), {times} "
+            + _of_worst("usual", ("target",)),
             runbook="Look at Latency and Cold starts: a queue, a sleeping model or a changed deployment.",
             dashboard="latency",
             silences=(Silences(names=("SlowFromVantage",), equal=("target",)),),
@@ -237,6 +240,9 @@ def _vantage_slow(t: Thresholds) -> str:
 def _burn(t: Thresholds, pair: BurnPair) -> Alert:
     long, short = duration(pair.long), duration(pair.short)
     burn = "target:firsttoken_error_budget:burn"
+    known = (
+        f"last_over_time(target:firsttoken_attempts:rate[{duration(pair.long / 4)}] offset {duration(pair.long / 2)})"
+    )
     slower = "|".join(duration(one.long) for one in BURN_PAIRS if one.long > pair.long)
     return Alert(
         name="ErrorBudgetBurn",
@@ -246,6 +252,7 @@ def _burn(t: Thresholds, pair: BurnPair) -> Alert:
             {burn}{{window="{long}"}} >= {pair.factor:g}
             and on ({TARGET}) {burn}{{window="{short}"}} >= {pair.factor:g}
             and on ({TARGET}) target:firsttoken_attempts:failed{{window="{long}"}} > {t.burn_failures - 0.5:g}
+            and on ({TARGET}) {known}
             """
         ),
         lasting=2 * t.evaluation,

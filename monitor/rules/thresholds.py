@@ -10,7 +10,7 @@ from typing import Any
 from monitor.model import MonitorError
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
-_UNITS = (("w", 7 * DAY), ("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", 1.0))
+_UNITS = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", 1.0))
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
 
 
@@ -139,7 +139,7 @@ def _read(name: str, text: str, unit: str) -> float:
         parts = _DURATION.findall(text)
         if not parts or "".join(number + letter for number, letter in parts) != text:
             raise BadThreshold(f"{name} is a duration such as 90s, 30m or 1h30m, not {text!a}")
-        lengths = {**dict(_UNITS), "ms": 0.001}
+        lengths = {**dict(_UNITS), "w": 7 * DAY, "ms": 0.001}
         value = sum(float(number) * lengths[letter] for number, letter in parts)
     else:
         try:
