@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from monitor import __version__
 from monitor.clock import NS, Clock
 from monitor.hub import pages
 from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView
@@ -50,19 +51,29 @@ def create_app(
     advice: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     notices: Callable[[], Sequence[str]] = tuple,
+    routers: Sequence[APIRouter] = (),
+    bodies_under: str | None = None,
 ) -> FastAPI:
-    """The application for one event loop.
+    """The application for one event loop. `routers` are the further doors of a hub, documented in its OpenAPI.
 
     `queries` is asked in a worker thread; `health`, `series` (what is configured now) and `next_slot` are called in
     the loop and must return at once. `advice` gives a sentence for each failure kind; `notices`, called there too,
-    what readers must know now, without secrets.
+    what readers must know now, without secrets. Request bodies are read under `bodies_under` alone.
     """
-    app = FastAPI(title="First Token", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="First Token",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json" if routers else None,
+    )
     clock = clock or Clock()
     view = LiveView(queries, series, next_slot, clock, notices)
     _add_page(app, LiveBodies(view, dict(advice or {}), clock))
     _add_operations(app, metrics, health)
-    app.add_middleware(Guard)
+    for router in routers:
+        app.include_router(router)
+    app.add_middleware(Guard, bodies_under=bodies_under)
     return app
 
 
@@ -146,10 +157,11 @@ def _compressed(request: Request, body: bytes, headers: dict[str, str]) -> Respo
 
 
 class Guard:
-    """Outermost: refuses bodies and large headers, adds the security headers to every answer."""
+    """Outermost: refuses large headers, and bodies where none belong; adds the security headers to every answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, bodies_under: str | None = None) -> None:
         self._app = app
+        self._bodies_under = bodies_under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: Message) -> None:
@@ -157,17 +169,18 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *SECURITY_HEADERS]
             await send(message)
 
-        refusal = _refusal(scope) if scope["type"] == "http" else None
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, guarded)
 
 
-def _refusal(scope: Scope) -> Response | None:
-    headers = dict(scope["headers"])
-    if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
-        return _refuse(413, "this server reads no request bodies\n")
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
-        return _refuse(431, f"the request's headers are larger than {HEADER_BYTES} bytes\n")
-    return None
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        if has_body and not (self._bodies_under and scope["path"].startswith(self._bodies_under)):
+            return _refuse(413, "this server reads no request bodies here\n")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES:
+            return _refuse(431, f"the request's headers are larger than {HEADER_BYTES} bytes\n")
+        return None
 
 
 def _refuse(status: int, sentence: str) -> Response:

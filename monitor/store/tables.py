@@ -17,6 +17,7 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     SmallInteger,
     Table,
@@ -321,3 +322,26 @@ coverage = Table(
     info=DISTRIBUTED,
 )
 """Written by the sweep for dashboards; `store.coverage` derives the same from plan, rows and notes at any time."""
+
+agent_tokens = Table(
+    "agent_tokens",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),  # SHA-256 of 256 random bits: nothing to guess or to salt
+    Column("vantage_id", BigInteger, nullable=False),
+    Column("vantage", Text, nullable=False),
+    _instant("created_at"),
+    _instant("expires_at", nullable=True),  # null: until it is revoked
+    _instant("revoked_at", nullable=True),
+    _instant("last_used_at", nullable=True),
+    Index("agent_tokens_of_vantage", "vantage_id"),
+    info=LOCAL,
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    _instant("expires_at"),  # by the database's clock
+    info=LOCAL,
+)

@@ -8,8 +8,19 @@ does not know is refused too: guessing at a failure or a doubt would change what
 
 from __future__ import annotations
 
-from monitor.wire.decoding import decode, read_service
-from monitor.wire.encoding import MAJOR, MAX_BYTES, MINOR, WireError, document, dumps, encode, fingerprint, rfc3339
+from monitor.wire.decoding import decode, read_attempt, read_service
+from monitor.wire.encoding import (
+    MAJOR,
+    MAX_BYTES,
+    MINOR,
+    ForeignVersion,
+    WireError,
+    document,
+    dumps,
+    encode,
+    fingerprint,
+    rfc3339,
+)
 from monitor.wire.notes import decode_note, encode_note
 from monitor.wire.printing import report
 
@@ -17,6 +28,7 @@ __all__ = [
     "MAJOR",
     "MAX_BYTES",
     "MINOR",
+    "ForeignVersion",
     "WireError",
     "decode",
     "decode_note",
@@ -25,6 +37,7 @@ __all__ = [
     "encode",
     "encode_note",
     "fingerprint",
+    "read_attempt",
     "read_service",
     "report",
     "rfc3339",

@@ -39,6 +39,7 @@ from monitor.wire.encoding import (
     MINOR,
     SERVICE_TEXTS,
     TOKENS,
+    ForeignVersion,
     WireError,
 )
 
@@ -47,31 +48,38 @@ E = TypeVar("E", bound=StrEnum)
 
 def decode(data: bytes) -> Attempt:
     """The attempt in `data`; raises WireError, which names the field, for anything else. Costs bounded memory."""
-    fields = Fields(_parse(data), "")
-    _check_version(fields)
+    return read_attempt(parse(data, MAX_BYTES, "an attempt"))
+
+
+def read_attempt(document: object) -> Attempt:
+    """The attempt in JSON values, as a row of an upload has it; raises WireError like `decode`."""
+    fields = Fields(document, "")
+    check_version(fields)
     return _attempt(fields)
 
 
-def _parse(data: bytes) -> object:
-    if len(data) > MAX_BYTES:
-        raise WireError(f"an attempt of {len(data)} bytes is too large (at most {MAX_BYTES})")
+def parse(data: bytes, limit: int, what: str) -> object:
+    """JSON values; raises WireError for more than `limit` bytes, for what is no JSON, and for NaN and its kin."""
+    if len(data) > limit:
+        raise WireError(f"{what} of {len(data)} bytes is too large (at most {limit})")
     try:
         return json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"an attempt must be JSON in UTF-8: {type(error).__name__}") from error
+        raise WireError(f"{what} must be JSON in UTF-8: {type(error).__name__}") from error
 
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no JSON")
 
 
-def _check_version(fields: Fields) -> None:
+def check_version(fields: Fields) -> None:
+    """Raises ForeignVersion for another major version than ours, WireError for no version at all."""
     version = fields.text("wire")
     major, dot, minor = version.partition(".")
     if not (dot and major.isdecimal() and minor.isdecimal() and len(version) <= 20):
         raise WireError(f"wire: {version[:20]!r} is no version such as '{MAJOR}.{MINOR}'")
     if int(major) != MAJOR:
-        raise WireError(f"wire: the attempt is in format {version}, this program reads {MAJOR}.x: upgrade the older")
+        raise ForeignVersion(f"wire: this is format {version}, this program reads {MAJOR}.x: upgrade the older")
 
 
 def _attempt(f: Fields) -> Attempt:

@@ -26,6 +26,10 @@ class WireError(MonitorError):
     """These bytes are no attempt that this version can read; the message says which field, and why."""
 
 
+class ForeignVersion(WireError):
+    """Another major version of the format: nothing in it can be relied on."""
+
+
 def encode(attempt: Attempt) -> bytes:
     """One attempt as UTF-8 JSON without line breaks, at most `MAX_BYTES`; `decode` gives back an equal attempt.
 

@@ -163,7 +163,7 @@ def test_a_newer_minor_version_is_read() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (changed(wire="2.0"), "wire: the attempt is in format 2.0, this program reads 1.x: upgrade the older"),
+        (changed(wire="2.0"), "wire: this is format 2.0, this program reads 1.x: upgrade the older"),
         (changed(wire="x"), "wire: 'x' is no version such as '1.1'"),
         (changed(wire=1), "wire: 1 must be a text"),
         (b"", "an attempt must be JSON in UTF-8"),
