@@ -40,7 +40,8 @@ log = structlog.get_logger("firsttoken")
 class Keeping:
     """Keeps the record in `storage`; judges and tends it from `start` to `stop`.
 
-    `config` and `known` are asked each time, from any thread, and must return at once.
+    `config` and `known` are asked each time, from any thread, and must return at once; so is `sweeps`: whether this
+    process judges and tends now, or another one does.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class Keeping:
         *,
         config: Callable[[], Config],
         known: Callable[[], Known],
+        sweeps: Callable[[], bool] = lambda: True,
     ) -> None:
         self.storage = storage
         self._metrics = metrics
         self._clock = clock
         self._config = config
         self._known = known
+        self._sweeps = sweeps
         self._writer = ThreadPoolExecutor(1, "store")
         self._tender = ThreadPoolExecutor(1, "sweep")
         self._tasks: list[asyncio.Task[None]] = []
@@ -137,6 +140,9 @@ class Keeping:
         loop = asyncio.get_running_loop()
         while True:
             pause = JUDGE_SECONDS
+            if not self._sweeps():
+                await asyncio.sleep(pause)
+                continue
             try:
                 self._count_verdicts(await loop.run_in_executor(self._tender, self.storage.judge, self._rule))
             except StoreUnavailable as error:
@@ -171,6 +177,9 @@ class Keeping:
         loop = asyncio.get_running_loop()
         while True:
             keep, pause = self._config().storage, TEND_SECONDS
+            if not self._sweeps():
+                await asyncio.sleep(JUDGE_SECONDS)
+                continue
             try:
                 await loop.run_in_executor(self._tender, self.storage.tend, keep.raw_days, keep.rollup_days)
                 self._show_coverage(await loop.run_in_executor(self._tender, self.storage.cover))

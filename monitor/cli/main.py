@@ -27,8 +27,9 @@ app = typer.Typer(
 
 COMMANDS = (
     "validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers", "dashboards", "rules",
+    "hub", "vantage",
 )  # fmt: skip
-"""Each is a function of the same name in the module of the same name beside this one."""
+"""Each is a function, or a group of them, of the same name in the module of the same name beside this one."""
 
 
 def _show_version(asked: bool) -> None:
@@ -50,7 +51,11 @@ def _register(arguments: list[str]) -> None:
     """Load the one command that is asked for (the others' libraries would cost a second), or all, for the help."""
     asked = [name for name in COMMANDS if arguments[:1] == [name]]
     for name in asked or COMMANDS:
-        app.command(name)(getattr(importlib.import_module(f"monitor.cli.{name}"), name))
+        command = getattr(importlib.import_module(f"monitor.cli.{name}"), name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name)(command)
 
 
 def _open_outputs() -> None:

@@ -19,6 +19,7 @@ from monitor.agent.runner import Changes
 from monitor.agent.uplink import Refusal
 from monitor.cli.keeping import Keeping
 from monitor.cli.probing import OnAttempt, Probing
+from monitor.cli.service import DRAIN_SECONDS
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.metrics import Metrics
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from monitor.cli.storage import Storage
     from monitor.hub.server import WebServer
 
-DRAIN_SECONDS = 10.0
 MISTAKES_SHOWN = 3
 log = structlog.get_logger("firsttoken")
 
@@ -103,6 +103,26 @@ class Station:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+    def greet(self) -> None:
+        """Say once what runs now."""
+        log.info(
+            "probing",
+            series=len(self.series),
+            vantages=sorted({series.vantage.name for series in self.series}),
+            page=self.url,
+            database=self.storage.place,
+            state=str(self.state_directory),
+        )
+
+    def left(self) -> dict[str, object]:
+        """What stays behind: attempts that wait on disk."""
+        return {"waiting": self.spool.depth}
+
+    async def take_over(self, config: Config) -> dict[str, object]:
+        """`reload`, and what it changed, for the log."""
+        changes = await self.reload(config)
+        return {"added": changes.added, "removed": changes.removed, "changed": changes.changed, "kept": changes.kept}
 
     async def reload(self, config: Config) -> Changes:
         """Take over series, labels, limits and retention; slots that did not change are neither lost nor repeated.

@@ -7,9 +7,10 @@ StoreUnavailable, and the next call tries again to start, connect and migrate.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
@@ -20,6 +21,9 @@ from monitor.store import coverage, embedded, migrate, retention, rollups, verdi
 from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 RETENTION_EVERY = timedelta(hours=1)
 COVER_EVERY = timedelta(hours=1)
@@ -68,6 +72,15 @@ class Storage:
         engine = self._ready()
         try:
             return stored.insert(engine, series, attempts, self._clock.now(), raw_days=raw_days)
+        except StoreUnavailable:
+            self._is_up = False
+            raise
+
+    def ask(self, question: Callable[Concatenate[Engine, P], T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What a function of `store` answers that takes the engine first. Raises StoreUnavailable, or as it does."""
+        engine = self._ready()
+        try:
+            return question(engine, *arguments, **named)
         except StoreUnavailable:
             self._is_up = False
             raise

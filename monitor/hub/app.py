@@ -79,9 +79,9 @@ def create_app(
 
 def _add_page(app: FastAPI, bodies: LiveBodies) -> None:
     for path, asset in pages.ASSETS.items():
-        app.add_api_route(path, _static(asset), methods=["GET", "HEAD"])
+        app.add_api_route(path, _static(asset), methods=["GET", "HEAD"], include_in_schema=False)
 
-    @app.get("/api/live")
+    @app.get("/api/live", include_in_schema=False)
     async def live(
         request: Request,
         vantage: Name = None,
@@ -96,17 +96,17 @@ def _add_page(app: FastAPI, bodies: LiveBodies) -> None:
 def _add_operations(app: FastAPI, metrics: Metrics, health: Health) -> None:
     one_at_a_time = asyncio.Lock()
 
-    @app.get("/metrics")
+    @app.get("/metrics", include_in_schema=False)
     async def exposition(request: Request) -> Response:
         async with one_at_a_time:
             content_type, body = await asyncio.to_thread(metrics.negotiate, request.headers.get("accept", ""))
         return _compressed(request, body, {"content-type": content_type})
 
-    @app.get("/healthz")
+    @app.get("/healthz", include_in_schema=False)
     async def healthy() -> Response:
         return PlainTextResponse("ok\n")
 
-    @app.get("/readyz")
+    @app.get("/readyz", include_in_schema=False)
     async def ready() -> Response:
         checks = dict(health())
         good = all(trouble is None for trouble in checks.values())

