@@ -214,6 +214,7 @@ class Station:
             advice={kind.value: text for kind, text in ADVICE.items()},
             clock=self._clock,
             notices=lambda: self._notices,
+            coverage=storage,
         )
         server = WebServer(app, self.config.web.host, self.config.web.port)
         server.start()

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from monitor import __version__
 from monitor.clock import NS, Clock
 from monitor.hub import pages
+from monitor.hub.coverage import CoverageQueries, routes
 from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView
 from monitor.hub.pages import Choice
 from monitor.metrics import Metrics
@@ -51,6 +52,7 @@ def create_app(
     advice: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     notices: Callable[[], Sequence[str]] = tuple,
+    coverage: CoverageQueries | None = None,
     routers: Sequence[APIRouter] = (),
     bodies_under: str | None = None,
 ) -> FastAPI:
@@ -58,7 +60,8 @@ def create_app(
 
     `queries` is asked in a worker thread; `health`, `series` (what is configured now) and `next_slot` are called in
     the loop and must return at once. `advice` gives a sentence for each failure kind; `notices`, called there too,
-    what readers must know now, without secrets. Request bodies are read under `bodies_under` alone.
+    what readers must know now, without secrets. `coverage` is asked like `queries`; None: there is none to ask. Request
+    bodies are read under `bodies_under` alone.
     """
     app = FastAPI(
         title="First Token",
@@ -70,6 +73,8 @@ def create_app(
     clock = clock or Clock()
     view = LiveView(queries, series, next_slot, clock, notices)
     _add_page(app, LiveBodies(view, dict(advice or {}), clock))
+    if coverage is not None:
+        app.include_router(routes(coverage, clock, _cached))
     _add_operations(app, metrics, health)
     for router in routers:
         app.include_router(router)

@@ -41,6 +41,9 @@ ASSETS: Mapping[str, Asset] = {
     "/": _asset("page.html", "text/html; charset=utf-8"),
     "/static/page.css": _asset("page.css", "text/css; charset=utf-8"),
     "/static/page.js": _asset("page.js", "text/javascript; charset=utf-8"),
+    "/coverage": _asset("coverage.html", "text/html; charset=utf-8"),
+    "/static/coverage.css": _asset("coverage.css", "text/css; charset=utf-8"),
+    "/static/coverage.js": _asset("coverage.js", "text/javascript; charset=utf-8"),
     "/static/icon.svg": _asset("icon.svg", "image/svg+xml"),
 }
 

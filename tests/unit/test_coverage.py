@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.clock import instant
+from monitor.detect.causes import CAUSE_WORDS
 from monitor.detect.coverage import (
+    CAUSES,
     GIVEN_UP_US,
     HOUR_US,
     LOST,
@@ -349,3 +352,11 @@ def test_slots_before_the_first_plan_are_not_owed():
     found = cover(known, HOUR, rows_of(), [], EVER)
     assert found.owed == found.measured == GRID.count(HOUR + 30 * MINUTE + 1, HOUR + HOUR_US)
     assert found.owed + found.unplanned == 60
+
+
+def test_every_cause_has_words_in_code_and_docs() -> None:
+    """No cause is shown as a bare name, and docs/coverage.md has a row for each, with the same words."""
+    assert set(CAUSE_WORDS) == set(CAUSES)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "coverage.md").read_text(encoding="utf-8")
+    for cause, words in CAUSE_WORDS.items():
+        assert f"| `{cause}` | {words.short} | {words.advice} |" in page
