@@ -241,6 +241,7 @@ class Hub:
             advice={kind.value: text for kind, text in ADVICE.items()},
             clock=self._clock,
             notices=lambda: self._notices,
+            coverage=self.storage,
             routers=[agents_router(self, self.fleet_metrics, self._clock)],
             bodies_under=PREFIX,
         )

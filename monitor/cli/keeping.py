@@ -178,6 +178,7 @@ class Keeping:
         while True:
             keep, pause = self._config().storage, TEND_SECONDS
             if not self._sweeps():
+                self._metrics.set_coverage(())  # the copy that sweeps says it
                 await asyncio.sleep(JUDGE_SECONDS)
                 continue
             try:

