@@ -63,6 +63,15 @@ class ManualClock(Clock):
         self._wall_ns += round(seconds * NS)
 
 
+def boot_id() -> str:
+    """Which boot of this machine we are in; empty where the system does not say (only Linux does)."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  # nothing else is read
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def instant(wall_nanoseconds: int) -> datetime:
     """Nanoseconds since the epoch -> aware UTC datetime, rounded down to a microsecond, without float error."""
     seconds, rest = divmod(wall_nanoseconds, NS)

@@ -30,7 +30,13 @@ class SpoolFull(MonitorError):
 
 
 class StoreUnavailable(MonitorError):
-    """Postgres cannot be reached now; what was to be stored is still in the spool."""
+    """Postgres, or the hub, cannot be reached now; what was to be stored is still in the spool."""
+
+    retry_after_seconds = 0.0  # it asked to be left alone for so long
+
+
+class StoreRefuses(StoreUnavailable):
+    """It will take nothing until somebody does what the sentence says; asking on does no harm."""
 
 
 class DialectName(StrEnum):

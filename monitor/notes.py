@@ -35,6 +35,7 @@ class LossReason(StrEnum):
     SPOOL_AGE = "spool_age"
     SPOOL_CORRUPT = "spool_corrupt"
     DISK_FULL = "disk_full"
+    REJECTED = "rejected"  # by the hub or the store, for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

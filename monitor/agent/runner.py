@@ -25,11 +25,11 @@ from apscheduler.triggers.base import BaseTrigger
 from monitor.agent.admission import Admission
 from monitor.agent.pace import Pace
 from monitor.agent.schedule import Cursor, Due, Walked
-from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import broken, missed
 from monitor.clock import Clock, instant
 from monitor.grid import grid, microseconds
 from monitor.model import Attempt, MissReason, Outcome, Series, Slot
+from monitor.notes import GapNote
 
 TICK_SECONDS = 1.0
 MOVED_NS = 20_000_000
@@ -54,7 +54,8 @@ class Outlets:
 
     record: Record  # every attempt, missed ones included
     mark: Callable[[SeriesKey, Walked], Awaitable[None]]  # how far a series has come, to be kept on disk
-    skip: Callable[[SkippedSlots], Awaitable[None]]  # slots passed over without rows
+    skip: Callable[[str, GapNote], Awaitable[None]]  # slots of a vantage point that were passed over without rows
+    owe: Callable[[Slot], None] = lambda slot: None  # a slot that `record` will have an attempt of
     lag: Callable[[float], None] = lambda seconds: None  # planned to started
     release: Callable[[Series], Awaitable[None]] | None = None  # the series is no longer probed, or in another form
 
@@ -302,6 +303,8 @@ class Runner:
         if lane.cursor == before:
             return
         self._spawn(self._out.mark(key_of(lane.series), lane.cursor.walked), self._errands)
+        for slot in (*due.late, *((due.run,) if due.run is not None else ())):
+            self._out.owe(slot)
         self._note_late(lane, due)
         if due.run is not None:
             self._begin(lane, due.run)
@@ -312,11 +315,17 @@ class Runner:
             self._miss(lane.series, slot, reason)
         if due.skipped and due.skipped_from and due.skipped_to:
             self.missed[reason] += due.skipped
-            first, last = due.skipped_from.isoformat(), due.skipped_to.isoformat()
-            gap = SkippedSlots(
-                series=key_of(lane.series), first_at=first, last_at=last, slots=due.skipped, reason=reason
+            vantage, target, probe = key_of(lane.series)
+            gap = GapNote(
+                id=0,
+                target=target,
+                probe=probe,
+                first_at=due.skipped_from,
+                last_at=due.skipped_to,
+                slots=due.skipped,
+                reason=reason,
             )
-            self._spawn(self._out.skip(gap), self._errands)
+            self._spawn(self._out.skip(vantage, gap), self._errands)
 
     def _begin(self, lane: _Lane, slot: Slot) -> None:
         if self._stopping:

@@ -9,14 +9,16 @@ SpoolFull, counted, until it has room again.
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +28,6 @@ from monitor.agent.schedule import Walked
 from monitor.agent.spoolfile import (
     ROW_OVERHEAD_BYTES,
     SeriesKey,
-    SkippedSlots,
     SpoolBusy,
     SpoolCorrupt,
     SpoolFile,
@@ -34,11 +35,14 @@ from monitor.agent.spoolfile import (
     is_corrupt,
     set_aside,
 )
-from monitor.clock import Clock, instant
+from monitor.clock import Clock, instant, wall_ns
 from monitor.model import Attempt, SpoolFull
-from monitor.wire import WireError, decode, encode
+from monitor.notes import LossReason, LostNote, Note
+from monitor.wire import WireError, decode, decode_note, dumps, encode, encode_note
 
 MOST_IN_ONE_TRANSACTION = 200
+MOST_REMEMBERED = 10_000
+"""Attempts lost on a full disk whose slots are remembered until they can be noted."""
 HOUSEKEEPING_NS = 30 * 1_000_000_000
 T = TypeVar("T")
 log = structlog.get_logger("firsttoken.spool")
@@ -53,6 +57,23 @@ class SpooledRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SpooledNote:
+    """A note with the vantage point that it speaks of; its own id is the one under which it is acknowledged."""
+
+    vantage: str
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A spool file that was set aside: what it held lies between these instants."""
+
+    first_at: datetime
+    last_at: datetime
+    rows: int  # at least; 0 when nobody knows
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
     """What the writing thread last published: read by any thread, replaced as a whole."""
 
@@ -60,13 +81,15 @@ class _Facts:
     size_bytes: int = 0
     oldest_us: int | None = None
     last_id: int = 0
+    notes: int = 0
+    agent: str = ""
     losses: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Job(Generic[T]):
     work: Callable[[SpoolFile], T]
-    appends: bool = False
+    appends: Attempt | None = None
     reads: bool = False  # goes on while the disk refuses writes
     done: Future[T] = field(default_factory=Future)
     outcome: Any = None
@@ -88,11 +111,17 @@ class Spool:
         self._acknowledged: set[int] = set()  # delivered rows that are not deleted yet
         self._forgotten: set[int] = set()  # of these, what the transaction under way deletes
         self._facts = _Facts()
+        self._unwritten: list[Attempt] = []  # lost on a full disk, and not yet said so
+        self._broken: list[Broken] = []
         self._housekept_ns = 0
         self._file: SpoolFile | None = None
         self._trouble: str | None = None
         self._lock = SpoolLock(path)
         self._open_at_start()
+        self.alive_before: tuple[int | None, str | None] = (
+            self._file.alive() if self._file is not None else (None, None)
+        )
+        """Up to when everything was on disk in an earlier life (microseconds), and in which boot; None: not known."""
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="spool", daemon=True)
         self._thread.start()
@@ -126,6 +155,16 @@ class Spool:
         return self._facts.last_id
 
     @property
+    def notes_waiting(self) -> int:
+        """How many notes wait."""
+        return self._facts.notes
+
+    @property
+    def agent(self) -> str:
+        """Who writes here: 32 hex digits, made with the file; empty while the disk refuses to make one."""
+        return self._facts.agent
+
+    @property
     def losses(self) -> Mapping[str, int]:
         """Attempts lost since the spool was created, by reason: `size`, `age`, `disk_full`, `corrupt`, `unreadable`,
         `unwritable`, `rejected`. A file found broken at the start counts once, as nobody knows how much it held.
@@ -140,7 +179,7 @@ class Spool:
         Raises SpoolFull when the disk refuses or the attempt alone exceeds the bound (both counted as losses), and
         WireError for an attempt that cannot be encoded.
         """
-        return await self._ask(lambda file: self._append(file, attempt), appends=True)
+        return await self._ask(lambda file: self._append(file, attempt), appends=attempt)
 
     async def take(self, limit: int, *, newest_first: bool = True, after: int = 0) -> list[SpooledRow]:
         """Up to `limit` waiting attempts with ids above `after`. They stay until deleted."""
@@ -155,21 +194,35 @@ class Spool:
             return
         self._acknowledged.difference_update(ids)
 
-    async def reject(self, row_id: int, reason: str) -> None:
-        """Set one attempt aside for good, with the reason; counted as `rejected`."""
-        await self._ask(lambda file: file.reject(row_id, reason, self._now_us()))
+    async def reject(self, row: SpooledRow, reason: str) -> None:
+        """Set one attempt aside for good, with the reason; counted as `rejected`, and noted as lost."""
+        await self._ask(lambda file: self._reject(file, row, reason))
 
     async def rejected(self) -> list[tuple[int, str, bytes]]:
         """What was set aside: (id, reason, encoded attempt), oldest first, at most a thousand."""
         return await self._ask(SpoolFile.rejected, reads=True)
 
-    async def skip(self, gap: SkippedSlots) -> None:
-        """Note slots that were passed over without rows."""
-        await self._ask(lambda file: file.skip(gap))
+    async def note(self, vantage: str, note: Note) -> None:
+        """Keep what is to be said about slots of a vantage point; it gets an id of this file's own."""
+        payload = _written(note)
+        await self._ask(lambda file: file.note(vantage, payload))
 
-    async def gaps(self) -> list[SkippedSlots]:
-        """The noted gaps, oldest first, at most a thousand."""
-        return await self._ask(SpoolFile.gaps, reads=True)
+    async def take_notes(self, limit: int) -> list[SpooledNote]:
+        """The oldest notes that wait; one that cannot be read is dropped. They stay until deleted."""
+        return await self._ask(lambda file: self._take_notes(file, limit), reads=True)
+
+    async def delete_notes(self, ids: Sequence[int]) -> None:
+        """Forget notes that were acknowledged."""
+        await self._ask(lambda file: file.delete_notes(ids))
+
+    async def mark_alive(self, until: datetime, boot: str) -> None:
+        """Everything up to this instant is on disk."""
+        await self._ask(lambda file: file.mark_alive(wall_ns(until) // 1_000, boot))
+
+    def take_broken(self) -> list[Broken]:
+        """Files that were set aside since the last call."""
+        broken, self._broken = self._broken, []
+        return broken
 
     async def mark(self, series: SeriesKey, walked: Walked) -> None:
         """Remember how far a series has come; what was asked earlier is on disk no later than this."""
@@ -184,7 +237,9 @@ class Spool:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def _ask(self, work: Callable[[SpoolFile], T], *, appends: bool = False, reads: bool = False) -> T:
+    async def _ask(
+        self, work: Callable[[SpoolFile], T], *, appends: Attempt | None = None, reads: bool = False
+    ) -> T:
         if not self._thread.is_alive():
             raise SpoolFull(f"the spool {self.path} is closed")
         job = _Job(work, appends, reads)
@@ -238,6 +293,7 @@ class Spool:
             self._roll_back(file)
             raise
         self._uncounted.clear()
+        self._unwritten.clear()
         self._acknowledged.difference_update(self._forgotten)
         self._forgotten = set()
         self._publish()
@@ -268,7 +324,9 @@ class Spool:
             )
         self._trouble = f"the spool cannot be written: {error}"
         failed = [job for job in jobs if not (job.reads and self._read(job))]
-        self._uncounted["disk_full"] += sum(job.appends for job in failed)
+        lost = [job.appends for job in failed if job.appends is not None]
+        self._uncounted["disk_full"] += len(lost)
+        self._unwritten = [*self._unwritten, *lost][-MOST_REMEMBERED:]
         self._publish()  # before anybody is told, so that whoever is told finds it counted
         for job in failed:
             full = SpoolFull(f"the spool {self.path} cannot be written: {error}")
@@ -291,7 +349,9 @@ class Spool:
             self._facts = replace(self._facts, losses=Counter(self._facts.losses) | self._uncounted)
             return
         losses = file.losses + self._uncounted
-        self._facts = _Facts(file.depth, file.size_bytes, file.oldest_us, file.last_id, losses)
+        self._facts = _Facts(
+            file.depth, file.size_bytes, file.oldest_us, file.last_id, file.notes_waiting, file.agent, losses
+        )
 
     @staticmethod
     def _roll_back(file: SpoolFile) -> None:
@@ -326,6 +386,10 @@ class Spool:
     def _set_aside(self, error: Exception) -> bool:
         """Rename the broken file; what it held and what it had counted is carried as far as known."""
         known, self._file = self._file, None
+        oldest_us = known.oldest_us if known is not None else None
+        now = self._clock.now()
+        first = now - timedelta(seconds=self.max_age_seconds) if oldest_us is None else instant(oldest_us * 1_000)
+        self._broken.append(Broken(min(first, now), now, known.depth if known is not None else 0))
         if known is not None:
             known.close()
             self._uncounted.update(known.losses)
@@ -349,7 +413,8 @@ class Spool:
             file.lose("size", 1)
             raise SpoolFull(f"an attempt of {size} bytes exceeds the spool's bound of {self.max_bytes} bytes")
         if file.size_bytes + size > self.max_bytes:
-            file.drop_oldest(file.size_bytes + size - self.max_bytes, "size")
+            gone = file.drop_oldest(file.size_bytes + size - self.max_bytes, "size")
+            _note_lost(file, map(_slot_of, gone), LossReason.SPOOL_FULL)
         return file.append(payload, self._now_us())
 
     def _take(self, file: SpoolFile, limit: int, newest_first: bool, after: int) -> list[SpooledRow]:
@@ -364,19 +429,75 @@ class Spool:
                 file.reject(row_id, f"unreadable: {error}", self._now_us())
         return found[:limit]
 
+    @staticmethod
+    def _take_notes(file: SpoolFile, limit: int) -> list[SpooledNote]:
+        found = []
+        for note_id, vantage, payload in file.notes(limit):
+            with suppress(WireError, ValueError):
+                found.append(SpooledNote(vantage, decode_note(vantage, json.loads(payload) | {"id": note_id})))
+        return found
+
+    def _reject(self, file: SpoolFile, row: SpooledRow, reason: str) -> None:
+        file.reject(row.id, reason, self._now_us())
+        one = row.attempt
+        if not one.try_number:
+            _note_lost(file, [(one.vantage, one.target, one.probe, one.scheduled_at)], LossReason.REJECTED)
+
     def _write_uncounted(self, file: SpoolFile) -> None:
         for reason, count in self._uncounted.items():
             file.lose(reason, count)
+        lost = [(one.vantage, one.target, one.probe, one.scheduled_at) for one in self._unwritten if not one.try_number]
+        _note_lost(file, lost, LossReason.DISK_FULL)
 
     def _housekeep(self, file: SpoolFile) -> None:
         now_ns = self._clock.monotonic_ns()
         if now_ns - self._housekept_ns < HOUSEKEEPING_NS:
             return
         self._housekept_ns = now_ns
-        file.drop_older(self._now_us() - round(self.max_age_seconds * 1e6), "age")
+        gone = file.drop_older(self._now_us() - round(self.max_age_seconds * 1e6), "age")
+        _note_lost(file, map(_slot_of, gone), LossReason.SPOOL_AGE)
         self._forgotten = self._acknowledged.copy()
         file.delete(self._forgotten)
         file.give_back()
 
     def _now_us(self) -> int:
         return self._clock.wall_ns() // 1_000
+
+
+SlotKey = tuple[str, str, str, datetime]
+"""(vantage, target, probe, planned instant)."""
+
+
+def _slot_of(payload: bytes) -> SlotKey | None:
+    """The slot of an encoded attempt; None for a confirming one, which no plan owed, and for what cannot be read."""
+    try:
+        one = decode(payload)
+    except WireError:
+        return None
+    return None if one.try_number else (one.vantage, one.target, one.probe, one.scheduled_at)
+
+
+def _note_lost(file: SpoolFile, slots: Iterable[SlotKey | None], reason: LossReason) -> None:
+    """One note for each series: how many attempts of which time are gone, and why."""
+    of_series: dict[tuple[str, str, str], list[datetime]] = {}
+    for slot in slots:
+        if slot is not None:
+            of_series.setdefault(slot[:3], []).append(slot[3])
+    for (vantage, target, probe), instants in of_series.items():
+        note = LostNote(
+            id=0,
+            target=target,
+            probe=probe,
+            first_at=min(instants),
+            last_at=max(instants),
+            slots=len(instants),
+            reason=reason,
+        )
+        file.note(vantage, _written(note))
+
+
+def _written(note: Note) -> str:
+    """A note without its id, which is the row's."""
+    said = encode_note(note)
+    del said["id"]
+    return dumps(said).decode()

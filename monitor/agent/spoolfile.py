@@ -9,38 +9,44 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from monitor.agent.schedule import Walked
 from monitor.model import MonitorError
 
 APPLICATION_ID = 0x46545350  # "FTSP"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROW_OVERHEAD_BYTES = 64
 MAX_REJECTED = 1_000
-MAX_GAPS = 1_000
+MAX_NOTES = 20_000
+"""Of these the newest are kept: what they say of older slots is lost, and coverage calls those slots lost."""
 MAX_WALKED = 10_000
 KEPT_ASIDE = 3
-TABLES = {"attempts", "rejected", "losses", "gaps", "walked"}
+TABLES = {"attempts", "rejected", "losses", "notes", "identity", "walked"}
+TABLES_1 = {"attempts", "rejected", "losses", "gaps", "walked"}
 SCHEMA = """
 CREATE TABLE attempts (id INTEGER PRIMARY KEY AUTOINCREMENT, at_us INTEGER NOT NULL, payload BLOB NOT NULL);
 CREATE TABLE rejected (id INTEGER PRIMARY KEY, at_us INTEGER NOT NULL, reason TEXT NOT NULL, payload BLOB NOT NULL);
 CREATE TABLE losses (reason TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE gaps (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, vantage TEXT NOT NULL, target TEXT NOT NULL, probe TEXT NOT NULL,
-    first_at TEXT NOT NULL, last_at TEXT NOT NULL, slots INTEGER NOT NULL, reason TEXT NOT NULL
-);
 CREATE TABLE walked (
     vantage TEXT NOT NULL, target TEXT NOT NULL, probe TEXT NOT NULL,
     handled_us INTEGER NOT NULL, ceiling_us INTEGER NOT NULL, repeats INTEGER NOT NULL,
     PRIMARY KEY (vantage, target, probe)
 ) WITHOUT ROWID;
 """
+NOTES = """
+CREATE TABLE notes (id INTEGER PRIMARY KEY AUTOINCREMENT, vantage TEXT NOT NULL, payload TEXT NOT NULL);
+CREATE TABLE identity (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1), agent TEXT NOT NULL, alive_us INTEGER, boot TEXT
+);
+INSERT INTO identity (only_row, agent) VALUES (1, lower(hex(randomblob(16))));
+"""
+"""What version 2 has more; version 1 kept gaps in a table of their own."""
 
 SeriesKey = tuple[str, str, str]
 """(vantage, target, probe), by name."""
@@ -52,17 +58,6 @@ class SpoolBusy(MonitorError):
 
 class SpoolCorrupt(MonitorError):
     """The file is no spool that this version can read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedSlots:
-    """Slots of one series that were passed over without rows: a counted gap with its cause."""
-
-    series: SeriesKey
-    first_at: str  # RFC 3339
-    last_at: str
-    slots: int
-    reason: str
 
 
 class SpoolLock:
@@ -96,9 +91,11 @@ class SpoolFile:
     def __init__(self, path: Path) -> None:
         """Open or create. Raises SpoolCorrupt when it cannot be read, sqlite3.Error when the disk refuses."""
         self.path = path
-        self.depth = self.size_bytes = self.last_id = 0
+        self.depth = self.size_bytes = self.last_id = self.notes_waiting = 0
         self.oldest_us: int | None = None
         self.losses: Counter[str] = Counter()
+        self.agent = ""
+        """Who writes here: 32 hex digits, made with the file."""
         self._db = _connect(path)
         try:
             self.refresh()
@@ -126,6 +123,8 @@ class SpoolFile:
         sequence = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'attempts'").fetchone()
         self.last_id = sequence[0] if sequence else 0
         self.losses = Counter(dict(self._db.execute("SELECT reason, count FROM losses")))
+        self.notes_waiting = self._db.execute("SELECT count(*) FROM notes").fetchone()[0]
+        self.agent = self._db.execute("SELECT agent FROM identity").fetchone()[0]
         self._refresh_oldest()
 
     def close(self) -> None:
@@ -185,37 +184,57 @@ class SpoolFile:
                 (reason, count),
             )
 
-    def drop_oldest(self, bytes_to_free: int, reason: str) -> None:
-        """Make room from the oldest end."""
+    def drop_oldest(self, bytes_to_free: int, reason: str) -> list[bytes]:
+        """Make room from the oldest end; what was dropped."""
+        gone: list[bytes] = []
         goal = self.size_bytes - bytes_to_free
         while self.depth and self.size_bytes > goal:
             mean = max(1, self.size_bytes // self.depth)
             count = min(self.depth, max(1, -(-(self.size_bytes - goal) // mean)))
-            rows = self._db.execute("SELECT id FROM attempts ORDER BY id LIMIT ?", (count,)).fetchall()
-            self.lose(reason, self.delete([row_id for (row_id,) in rows]))
+            rows = self._db.execute("SELECT id, payload FROM attempts ORDER BY id LIMIT ?", (count,)).fetchall()
+            gone += [payload for _, payload in rows]
+            self.lose(reason, self.delete([row_id for row_id, _ in rows]))
+        return gone
 
-    def drop_older(self, than_us: int, reason: str) -> None:
-        """Drop rows that were appended before `than_us`."""
+    def drop_older(self, than_us: int, reason: str) -> list[bytes]:
+        """Drop rows that were appended before `than_us`; what was dropped."""
+        gone: list[bytes] = []
         while self.oldest_us is not None and self.oldest_us < than_us:
-            rows = self._db.execute("SELECT id, at_us FROM attempts ORDER BY id LIMIT 500").fetchall()
-            self.lose(reason, self.delete([row_id for row_id, at_us in rows if at_us < than_us]))
+            rows = self._db.execute("SELECT id, at_us, payload FROM attempts ORDER BY id LIMIT 500").fetchall()
+            old = [(row_id, payload) for row_id, at_us, payload in rows if at_us < than_us]
+            gone += [payload for _, payload in old]
+            self.lose(reason, self.delete([row_id for row_id, _ in old]))
+        return gone
 
     def give_back(self) -> None:
         """Return free pages to the file system, a bounded number at a time."""
         self._db.execute("PRAGMA incremental_vacuum(500)").fetchall()
 
-    def skip(self, gap: SkippedSlots) -> None:
-        """Note slots that were passed over; the newest thousand notes are kept."""
-        self._db.execute(
-            "INSERT INTO gaps (vantage, target, probe, first_at, last_at, slots, reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*gap.series, gap.first_at, gap.last_at, gap.slots, gap.reason),
-        )
-        self._db.execute("DELETE FROM gaps WHERE id <= (SELECT max(id) FROM gaps) - ?", (MAX_GAPS,))
+    def note(self, vantage: str, payload: str) -> None:
+        """Keep what is to be said about slots of a vantage point."""
+        self._db.execute("INSERT INTO notes (vantage, payload) VALUES (?, ?)", (vantage, payload))
+        self.notes_waiting += 1
+        if self.notes_waiting > MAX_NOTES:
+            old = "DELETE FROM notes WHERE id IN (SELECT id FROM notes ORDER BY id LIMIT ?)"
+            self.notes_waiting -= self._db.execute(old, (self.notes_waiting - MAX_NOTES,)).rowcount
 
-    def gaps(self) -> list[SkippedSlots]:
-        """The noted gaps, oldest first."""
-        rows = self._db.execute("SELECT vantage, target, probe, first_at, last_at, slots, reason FROM gaps ORDER BY id")
-        return [SkippedSlots(series=r[:3], first_at=r[3], last_at=r[4], slots=r[5], reason=r[6]) for r in rows]
+    def notes(self, limit: int) -> list[tuple[int, str, str]]:
+        """The oldest that wait: (id, vantage, payload)."""
+        return list(self._db.execute("SELECT id, vantage, payload FROM notes ORDER BY id LIMIT ?", (limit,)))
+
+    def delete_notes(self, ids: Iterable[int]) -> None:
+        """Forget what was said and acknowledged."""
+        removed = self._db.executemany("DELETE FROM notes WHERE id = ?", [(one,) for one in ids]).rowcount
+        self.notes_waiting -= max(0, removed)
+
+    def alive(self) -> tuple[int | None, str | None]:
+        """Up to when everything is on disk (microseconds), and in which boot of the machine that was said."""
+        row = self._db.execute("SELECT alive_us, boot FROM identity").fetchone()
+        return row[0], row[1]
+
+    def mark_alive(self, until_us: int, boot: str) -> None:
+        """Everything up to this instant is on disk."""
+        self._db.execute("UPDATE identity SET alive_us = ?, boot = ?", (until_us, boot))
 
     def mark(self, series: SeriesKey, walked: Walked) -> None:
         """Remember how far a series has come."""
@@ -266,7 +285,8 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.executescript(
-        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; {SCHEMA} COMMIT;"
+        f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; "
+        f"{SCHEMA} {NOTES} COMMIT;"
     )
     sync_directory(path.parent)
 
@@ -274,12 +294,15 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
 def _check(db: sqlite3.Connection) -> None:
     try:
         identity = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-        if identity != (APPLICATION_ID, SCHEMA_VERSION):
+        if identity not in ((APPLICATION_ID, SCHEMA_VERSION), (APPLICATION_ID, 1)):
             raise SpoolCorrupt(f"the file holds another schema ({identity[0]:#x}, version {identity[1]})")
-        missing = TABLES - {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        older = identity[1] == 1
+        missing = (TABLES_1 if older else TABLES) - {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         if missing:
             raise SpoolCorrupt(f"the file lacks {', '.join(sorted(missing))}")
         verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if older and verdict == "ok":
+            _upgrade(db)
         db.execute("PRAGMA journal_mode = WAL")
     except sqlite3.DatabaseError as error:
         if not is_corrupt(error):
@@ -287,6 +310,22 @@ def _check(db: sqlite3.Connection) -> None:
         raise SpoolCorrupt(f"{error}") from error
     if verdict != "ok":
         raise SpoolCorrupt(f"the check of the file says: {str(verdict)[:200]}")
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """From version 1 in place, in one transaction: attempts, marks and gaps stay."""
+    gaps = db.execute("SELECT vantage, target, probe, first_at, last_at, slots, reason FROM gaps ORDER BY id")
+    rows = gaps.fetchall()
+    db.execute("BEGIN IMMEDIATE")
+    for statement in NOTES.split(";"):
+        db.execute(statement)
+    for vantage, *said in rows:
+        names = ("target", "probe", "first_at", "last_at", "slots", "reason")
+        payload = json.dumps({"kind": "gap", **dict(zip(names, said, strict=True))})
+        db.execute("INSERT INTO notes (vantage, payload) VALUES (?, ?)", (vantage, payload))
+    db.execute("DROP TABLE gaps")
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")
 
 
 def is_corrupt(error: sqlite3.Error) -> bool:

@@ -18,9 +18,9 @@ from datetime import datetime
 
 import structlog
 
-from monitor.agent.spool import Spool, SpooledRow
+from monitor.agent.spool import Spool, SpooledNote, SpooledRow
 from monitor.clock import NS, Clock
-from monitor.model import Attempt, SpoolFull, StoreUnavailable
+from monitor.model import Attempt, SpoolFull, StoreRefuses, StoreUnavailable
 
 FRESH_BATCH = 500
 BACKLOG_BATCH = 100
@@ -35,12 +35,22 @@ IDLE_SECONDS = 30.0
 LATE_AFTER_SECONDS = 120.0
 """Two scrape intervals of a minute: what arrives later than that after its end tells of the past, not of now."""
 
+NOTES_AT_ONCE = 50
+PUT_OFF_SECONDS = 30.0
 FRUITLESS_ROUNDS = 5
 """A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
 
+class PutOff(str):
+    """A reason why an attempt is not taken now: it stays in the spool, and is offered again later."""
+
+    __slots__ = ()
+
+
 Refusal = tuple[Attempt, str]
-"""An attempt that the store will never take, and why."""
+"""An attempt that the store will never take, and why; with `PutOff` as the reason: not now."""
 Deliver = Callable[[Sequence[Attempt]], Awaitable[Sequence[Refusal]]]
+DeliverNotes = Callable[[Sequence[SpooledNote]], Awaitable[Sequence[tuple[int, str]]]]
+"""Takes notes; gives the ids of those that will never be taken, and why."""
 log = structlog.get_logger("firsttoken.uplink")
 
 
@@ -56,6 +66,7 @@ class _Tally:
     stored: list[int] = field(default_factory=list)  # row ids
     refused: list[tuple[SpooledRow, str]] = field(default_factory=list)
     broken: list[tuple[SpooledRow, str]] = field(default_factory=list)  # alone in a delivery that raised
+    put_off: list[str] = field(default_factory=list)  # reasons; their rows stay
 
 
 class Uplink:
@@ -75,9 +86,12 @@ class Uplink:
         longest_pause_seconds: float = LONGEST_PAUSE_SECONDS,
         backlog_pause_seconds: float = BACKLOG_PAUSE_SECONDS,
         on_failure: Callable[[], None] = lambda: None,
+        deliver_notes: DeliverNotes | None = None,
     ) -> None:
         self._spool = spool
         self._deliver = deliver
+        self._deliver_notes = deliver_notes
+        self._resting_until_ns = 0  # everything that waits was put off
         self._clock = clock or Clock()
         self._first_pause = first_pause_seconds
         self._longest_pause = longest_pause_seconds
@@ -111,6 +125,7 @@ class Uplink:
         self._task = None
         with suppress(TimeoutError, SpoolFull):
             async with asyncio.timeout(seconds):
+                await self._send_notes()
                 more = await self._round(BACKLOG_BATCH)  # also when the store was away: it may be back
                 while more and self.away is None:
                     more = await self._round(BACKLOG_BATCH)
@@ -130,11 +145,14 @@ class Uplink:
     async def _step(self) -> None:
         if self.away is not None:  # fresh attempts do not hurry a store that is away
             await asyncio.sleep(self._next_pause())
+            await self._send_notes()
             await self._round(BACKLOG_BATCH)
+        elif self._spool.notes_waiting and self._deliver_notes is not None:
+            await self._send_notes()
         elif self._spool.last_id > self._seen_id:
             await self._gather()
             await self._fresh_round()
-        elif self._spool.depth:
+        elif self._spool.depth and self._clock.monotonic_ns() >= self._resting_until_ns:
             if not await self._wait_for_fresh(self._backlog_pause):
                 await self._round(BACKLOG_BATCH)
         else:
@@ -186,6 +204,8 @@ class Uplink:
             self._note_away(error)
         else:
             self._judge(tally)
+        if tally.put_off and not tally.stored:
+            self._rest(tally.put_off)
         await self._spool.delete(tally.stored)
         for row, reason in tally.refused:
             await self._set_aside(row, reason)
@@ -204,8 +224,14 @@ class Uplink:
             await self._deliver_or_halve(rows[middle:], tally)
         else:
             reasons = {id(attempt): reason for attempt, reason in refusals}
-            tally.stored += [row.id for row in rows if id(row.attempt) not in reasons]
-            tally.refused += [(row, reasons[id(row.attempt)]) for row in rows if id(row.attempt) in reasons]
+            for row in rows:
+                reason = reasons.get(id(row.attempt))
+                if reason is None:
+                    tally.stored.append(row.id)
+                elif isinstance(reason, PutOff):
+                    tally.put_off.append(reason)
+                else:
+                    tally.refused.append((row, reason))
 
     async def _deliver_in_time(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
         try:
@@ -216,7 +242,7 @@ class Uplink:
 
     def _judge(self, tally: _Tally) -> None:
         """Blame an attempt for a broken delivery only when others went through, or after several fruitless rounds."""
-        fruitless = bool(tally.broken) and not tally.stored and not tally.refused
+        fruitless = bool(tally.broken) and not (tally.stored or tally.refused or tally.put_off)
         self._fruitless = self._fruitless + 1 if fruitless else 0
         if fruitless and self._fruitless < FRUITLESS_ROUNDS:
             self._note_away(StoreUnavailable(f"deliveries break: {tally.broken[0][1]}"))
@@ -236,13 +262,53 @@ class Uplink:
             scheduled_at=attempt.scheduled_at.isoformat(),
             cause=reason[:500],
         )
-        await self._spool.reject(row.id, reason)
+        await self._spool.reject(row, reason)
+
+    def _rest(self, reasons: Sequence[str]) -> None:
+        """Nothing that waits is wanted now: look again in a while, unless something fresh comes."""
+        log.info("attempts are put off; they stay in the spool", attempts=len(reasons), cause=reasons[0][:500])
+        self._resting_until_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
+
+    # ------------------------------------------------------------------------------------------------ notes
+
+    async def _send_notes(self) -> None:
+        """Say what there is to say about slots, oldest first: a plan before the attempts that it explains."""
+        if self._deliver_notes is None:
+            return
+        while notes := await self._spool.take_notes(NOTES_AT_ONCE):
+            try:
+                await self._say(notes)
+            except StoreUnavailable as error:
+                self._note_away(error)
+                return
+            self._note_back()
+
+    async def _say(self, notes: Sequence[SpooledNote]) -> None:
+        """Deliver notes and forget them; one that can never be taken is logged, and in nobody's way."""
+        assert self._deliver_notes is not None
+        refused: list[tuple[int, str]] = []
+        try:
+            refused += await self._deliver_notes(notes)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  # kept as the reason
+            if len(notes) > 1:
+                for one in notes:
+                    await self._say([one])
+                return
+            refused.append((notes[0].note.id, f"{type(error).__name__}: {error}"))
+        for note_id, reason in refused:
+            self._on_failure()
+            log.error("a note about slots is refused for good", note=note_id, cause=reason[:500])
+        await self._spool.delete_notes([one.note.id for one in notes])
 
     def _note_away(self, error: StoreUnavailable) -> None:
         self._on_failure()
+        self._pause = max(self._pause, min(self._longest_pause, error.retry_after_seconds))
         if self.away is None:
             self._away_since_ns = self._clock.monotonic_ns()
-            log.warning("the store is away; attempts wait in the spool", cause=str(error), waiting=self._spool.depth)
+            say = log.error if isinstance(error, StoreRefuses) else log.warning
+            say("the store is away; attempts wait in the spool", cause=str(error), waiting=self._spool.depth)
         self.away = str(error) or type(error).__name__
 
     def _note_back(self) -> None:

@@ -18,16 +18,17 @@ from monitor.agent.gate import Gate
 from monitor.agent.pace import Pace
 from monitor.agent.probe import Prober
 from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
+from monitor.agent.slotbook import SlotBook
 from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
-from monitor.agent.spoolfile import SkippedSlots
-from monitor.agent.uplink import Deliver, Uplink
+from monitor.agent.uplink import Deliver, DeliverNotes, Uplink
 from monitor.cli.outages import Outages
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.config.plan import Allowance, allowances
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, SpoolFull
+from monitor.notes import GapNote
 from monitor.wire import WireError
 
 PULSE_SECONDS = 1.0
@@ -50,6 +51,7 @@ class Probing:
         metrics: Metrics,
         clock: Clock,
         *,
+        deliver_notes: DeliverNotes | None = None,
         state_directory: Path,
         vantage: str | None = None,
         on_attempt: OnAttempt | None = None,
@@ -57,6 +59,7 @@ class Probing:
         """Prepare; nothing runs yet. Raises ConfigError for a vantage that cannot be chosen."""
         self.config = config
         self._deliver = deliver
+        self._deliver_notes = deliver_notes
         self._metrics = metrics
         self._clock = clock
         self._state = state_directory
@@ -71,7 +74,8 @@ class Probing:
         self._spending: Spending | None = None
         self._runner: Runner | None = None
         self._uplink: Uplink | None = None
-        self._pulsing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._book: SlotBook | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -79,6 +83,7 @@ class Probing:
         """Open the spool and probe; what was started is stopped by `stop`, also after a failure. Raises SpoolBusy."""
         config = self.config
         self._spool = await asyncio.to_thread(self._open_spool)
+        self._book = SlotBook(self._spool, self._clock, self._wake)
         self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
         await self._prober.start()
         self._spending = Spending(self._state / "spending.sqlite3", self._allowances(config), self._clock)
@@ -86,10 +91,13 @@ class Probing:
         self._runner = self._make_runner(self._prober, self._spending)
         self._pulse(self._spool)
         await self._runner.start(await self._spool.marks())
-        self._runner.replace(self.series, list(config.vantages))
-        self._pulsing = asyncio.create_task(self._keep_pulse())
+        self._book.outage(one.name for one in config.select_vantages(self._vantage))
+        self._replace(self._runner, config)
+        self._tasks += [asyncio.create_task(self._keep_pulse()), asyncio.create_task(self._book.keep_marking())]
         failed = self._metrics.count_uplink_failure
-        self._uplink = Uplink(self._spool, self._deliver, clock=self._clock, on_failure=failed)
+        self._uplink = Uplink(
+            self._spool, self._deliver, clock=self._clock, on_failure=failed, deliver_notes=self._deliver_notes
+        )
 
     def begin_delivery(self) -> None:
         """Attempts go out from now on; until then they wait on disk."""
@@ -98,10 +106,12 @@ class Probing:
 
     async def drain(self, seconds: float) -> None:
         """No new slots; finish what runs within `seconds`, then deliver what is possible."""
-        if self._pulsing is not None:
-            self._pulsing.cancel()
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
         if self._runner is not None:
             await self._runner.stop(seconds)
+            await self.book.mark()
         if self._uplink is not None:
             await self._uplink.stop(min(seconds, FINAL_DELIVERY_SECONDS))
         self._runner = self._uplink = None
@@ -128,7 +138,7 @@ class Probing:
         self._pace.limit(config.limits.per_minute)
         if self._spending is not None:
             self._spending.limit(self._allowances(config))
-        return self._runner.replace(self.series, list(config.vantages))
+        return self._replace(self._runner, config)
 
     # ------------------------------------------------------------------------------------------------ facts
 
@@ -147,6 +157,12 @@ class Probing:
         """Where attempts wait."""
         assert self._spool is not None
         return self._spool
+
+    @property
+    def book(self) -> SlotBook:
+        """What is said about slots without rows."""
+        assert self._book is not None
+        return self._book
 
     @property
     def runner(self) -> Runner | None:
@@ -191,6 +207,7 @@ class Probing:
             record=self._record,
             mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
             skip=self._note_gap,
+            owe=self.book.owe,
             lag=self._metrics.observe_scheduler_lag,
             release=prober.release,
         )
@@ -210,9 +227,14 @@ class Probing:
         with suppress(SpoolFull):  # the spool says so itself, once
             await writing
 
-    async def _note_gap(self, gap: SkippedSlots) -> None:
+    def _replace(self, runner: Runner, config: Config) -> Changes:
+        names = list(config.vantages)
+        self.book.plan(self.series, names, [one.name for one in config.select_vantages(self._vantage)])
+        return runner.replace(self.series, names)
+
+    async def _note_gap(self, vantage: str, gap: GapNote) -> None:
         self._metrics.count_skipped(gap.slots)
-        await self._if_possible(self.spool.skip(gap))
+        await self._if_possible(self.spool.note(vantage, gap))
 
     async def _record(self, attempt: Attempt, series: Series) -> None:
         try:
@@ -221,11 +243,15 @@ class Probing:
             pass  # counted as a loss and said by the spool
         except WireError as error:
             log.warning("an attempt cannot be kept", target=attempt.target, probe=attempt.probe, cause=str(error))
-        if self._uplink is not None:
-            self._uplink.wake()
+        self.book.settle(attempt)
+        self._wake()
         self._outages.take(attempt, series)
         if self._on_attempt is not None:
             self._on_attempt(attempt, series)
+
+    def _wake(self) -> None:
+        if self._uplink is not None:
+            self._uplink.wake()
 
     async def _keep_pulse(self) -> None:
         loop = asyncio.get_running_loop()
@@ -236,6 +262,7 @@ class Probing:
             self._pulse(self.spool)
 
     def _pulse(self, spool: Spool) -> None:
+        self.book.losses()
         self._metrics.set_spool(spool.depth, spool.size_bytes, spool.oldest, sum(spool.losses.values()))
         balances = self._spending.balances() if self._spending is not None else []
         self._metrics.set_budget(

@@ -26,7 +26,7 @@ from monitor.metrics import Metrics
 from monitor.model import Attempt, Series
 
 if TYPE_CHECKING:
-    from monitor.agent.spool import Spool
+    from monitor.agent.spool import Spool, SpooledNote
     from monitor.cli.storage import Storage
     from monitor.hub.server import WebServer
 
@@ -60,6 +60,7 @@ class Station:
             self._deliver,
             self.metrics,
             self._clock,
+            deliver_notes=self._deliver_notes,
             state_directory=self.state_directory,
             vantage=vantage,
             on_attempt=on_attempt,
@@ -178,6 +179,16 @@ class Station:
     async def _deliver(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
         assert self._keeping is not None  # deliveries begin when it is there
         return await self._keeping.deliver(attempts)
+
+    async def _deliver_notes(self, notes: Sequence[SpooledNote]) -> Sequence[tuple[int, str]]:
+        assert self._keeping is not None
+        refused: list[tuple[int, str]] = []
+        for vantage in dict.fromkeys(one.vantage for one in notes):
+            said = [one.note for one in notes if one.vantage == vantage]
+            refused += [
+                (note.id, reason) for note, reason in await self._keeping.note(vantage, self.spool.agent, said)
+            ]
+        return refused
 
     def _fixed_changes(self, config: Config) -> list[str]:
         now, then = self.config, config

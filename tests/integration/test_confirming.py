@@ -10,9 +10,9 @@ import pytest
 
 from monitor.agent.runner import Outlets, Runner
 from monitor.agent.schedule import Walked
-from monitor.agent.spoolfile import SkippedSlots
 from monitor.clock import Clock
 from monitor.model import Attempt, DialectName, MissReason, Outcome, Probe, Series, Slot, Target, Vantage
+from monitor.notes import GapNote
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ class Bench:
 
     async def mark(self, key: tuple[str, str, str], walked: Walked) -> None: ...
 
-    async def skip(self, gap: SkippedSlots) -> None: ...
+    async def skip(self, vantage: str, gap: GapNote) -> None: ...
 
     def tries(self, number: int, outcome: Outcome = Outcome.SUCCESS) -> list[Attempt]:
         return [one for one in self.attempts if one.try_number == number and one.outcome is outcome]

@@ -12,11 +12,11 @@ import pytest
 from monitor.agent.pace import Pace
 from monitor.agent.runner import Outlets, Runner, key_of
 from monitor.agent.schedule import LATE_ROWS, Walked
-from monitor.agent.spoolfile import SkippedSlots
 from monitor.agent.unmeasured import missed
 from monitor.clock import Clock, ManualClock
 from monitor.grid import grid, microseconds
 from monitor.model import Attempt, DialectName, FailureKind, MissReason, Outcome, Probe, Series, Slot, Target, Vantage
+from monitor.notes import GapNote
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -53,7 +53,7 @@ class Ledger:
     def __init__(self, clock: Clock, seconds: float = 0.0) -> None:
         self.clock, self.seconds = clock, seconds
         self.attempts: list[Attempt] = []
-        self.gaps: list[SkippedSlots] = []
+        self.gaps: list[GapNote] = []
         self.marks: dict[tuple[str, str, str], Walked] = {}
         self.lags: list[float] = []
         self.released: list[Series] = []
@@ -74,7 +74,7 @@ class Ledger:
     async def mark(self, key: tuple[str, str, str], walked: Walked) -> None:
         self.marks[key] = walked
 
-    async def skip(self, gap: SkippedSlots) -> None:
+    async def skip(self, vantage: str, gap: GapNote) -> None:
         self.gaps.append(gap)
 
     async def release(self, one: Series) -> None:
@@ -221,7 +221,7 @@ async def test_after_a_week_asleep_there_is_no_burst():
         assert len(late) <= LATE_ROWS
         assert len(ran) <= 1
         assert len(late) + len(ran) + sum(gap.slots for gap in ledger.gaps) == 7 * 24 * 60
-        assert [(gap.series, gap.reason) for gap in ledger.gaps] == [(key_of(one), "late")]
+        assert [(gap.target, gap.probe, gap.reason) for gap in ledger.gaps] == [(*key_of(one)[1:], "late")]
 
 
 async def test_the_wall_clock_steps_forward():

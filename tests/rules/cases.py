@@ -570,7 +570,7 @@ def fleet() -> list[Case]:
             "a hub that cannot be scraped is not an agent, though it keeps only one's results",
             {
                 **seen(100, Probing("lagos", gone=lambda minute: 30 <= minute < 60)),
-                **{name: "0+6x29 _x30 180+6x39" for name in ingest},
+                **dict.fromkeys(ingest, "0+6x29 _x30 180+6x39"),
                 **of_process("up", (0, 1), (30, 0), (60, 1), **hub),
             },
             (

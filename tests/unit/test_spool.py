@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 
 from monitor.agent.schedule import Walked
 from monitor.agent.spool import Spool
-from monitor.agent.spoolfile import SkippedSlots, SpoolBusy
+from monitor.agent.spoolfile import SpoolBusy
 from monitor.clock import ManualClock
+from monitor.grid import microseconds
 from monitor.model import Attempt, Outcome, SpoolFull
+from monitor.notes import GapNote, LostNote
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -124,7 +127,10 @@ async def test_age_is_bounded(tmp_path):
     await store.close()
 
 
-@pytest.mark.parametrize("damage", ["truncated", "cut to nothing", "zeroed", "garbage", "foreign schema", "no tables"])
+@pytest.mark.parametrize(
+    "damage",
+    ["truncated", "cut to nothing", "zeroed", "garbage", "foreign schema", "no tables", "no tables, of version 1"],
+)
 async def test_a_broken_file_is_set_aside(tmp_path, damage, capsys):
     """Whatever happened to the file, the spool starts, says so once, keeps the broken file and counts the loss."""
     store = spool(tmp_path)
@@ -156,9 +162,9 @@ def harm(path: Path, damage: str) -> None:
         path.unlink()
         with sqlite3.connect(path) as db:
             db.execute("CREATE TABLE other (x)")
-            if damage == "no tables":
+            if damage.startswith("no tables"):
                 db.execute(f"PRAGMA application_id = {0x46545350}")
-                db.execute("PRAGMA user_version = 1")
+                db.execute(f"PRAGMA user_version = {1 if damage == 'no tables, of version 1' else 2}")
         db.close()
 
 
@@ -213,7 +219,8 @@ async def test_rejected_rows_are_kept_with_their_reason_and_bounded(tmp_path):
     """What the store refuses for good is kept for inspection, at most a thousand."""
     store = spool(tmp_path)
     ids = await fill(store, 1005)
-    await asyncio.gather(*(store.reject(row_id, "numeric overflow") for row_id in ids))
+    rows = await store.take(1005, newest_first=False)
+    await asyncio.gather(*(store.reject(row, "numeric overflow") for row in rows))
     kept = await store.rejected()
     assert len(kept) == 1000
     assert kept[-1][:2] == (ids[-1], "numeric overflow")
@@ -221,18 +228,94 @@ async def test_rejected_rows_are_kept_with_their_reason_and_bounded(tmp_path):
     await store.close()
 
 
-async def test_marks_and_gaps_survive_a_restart(tmp_path):
-    """How far each series has come, and what was skipped without rows, is there after a restart."""
+async def test_marks_and_notes_survive_a_restart(tmp_path):
+    """How far each series has come, what was skipped without rows, and who writes here is there after a restart."""
     walked = Walked(handled_us=10, ceiling_us=20, repeats=1)
-    gap = SkippedSlots(series=KEY, first_at="a", last_at="b", slots=7, reason="late")
+    gap = GapNote(id=0, target="t", probe="q", first_at=START, last_at=START, slots=7, reason="late")
     store = spool(tmp_path)
     await store.mark(KEY, Walked(handled_us=1, ceiling_us=1))
     await store.mark(KEY, walked)
-    await store.skip(gap)
+    await store.note("lagos", gap)
+    agent = store.agent
+    await store.mark_alive(START, "boot-1")
     await store.close()
     store = spool(tmp_path)
     assert await store.marks() == {KEY: walked}
-    assert await store.gaps() == [gap]
+    ((vantage, note),) = [(one.vantage, one.note) for one in await store.take_notes(10)]
+    assert (vantage, replace(note, id=0)) == ("lagos", gap)
+    assert (store.agent, len(agent)) == (agent, 32)
+    assert store.alive_before == (microseconds(START), "boot-1")
+    await store.delete_notes([note.id])
+    assert (store.notes_waiting, await store.take_notes(10)) == (0, [])
+    await store.close()
+
+
+async def test_a_note_id_is_never_used_twice(tmp_path):
+    """Notes are acknowledged by id: a later one must not bear the id of one that was deleted."""
+    gap = GapNote(id=0, target="t", probe="q", first_at=START, last_at=START, slots=7, reason="late")
+    store = spool(tmp_path)
+    await store.note("lagos", gap)
+    (first,) = await store.take_notes(10)
+    await store.delete_notes([first.note.id])
+    await store.close()
+    store = spool(tmp_path)
+    await store.note("lagos", gap)
+    (second,) = await store.take_notes(10)
+    assert second.note.id > first.note.id
+    await store.close()
+
+
+async def test_what_is_dropped_is_noted_with_its_slots(tmp_path):
+    """Rows that give way for room, and rows that the store refuses, are notes with series, range, number and reason."""
+    store = spool(tmp_path, max_bytes=20_000)
+    await fill(store, 200)
+    lost = 200 - store.depth
+    (row,) = await store.take(1)
+    await store.reject(row, "no")
+    said = [one.note for one in await store.take_notes(500)]
+    assert all(isinstance(note, LostNote) and (note.target, note.probe) == ("t", "q") for note in said)
+    assert sum(note.slots for note in said if note.reason == "spool_full") == lost > 0
+    assert min(note.first_at for note in said) == START
+    rejected = [(note.slots, note.first_at) for note in said if note.reason == "rejected"]
+    assert rejected == [(1, row.attempt.scheduled_at)]
+    await store.close()
+
+
+async def test_a_broken_file_says_between_which_instants_it_lay(tmp_path):
+    """A file set aside at the start may hold anything that is young enough to be kept."""
+    store = spool(tmp_path, max_age=3600)
+    await fill(store, 3)
+    await store.close()
+    harm(store.path, "garbage")
+    store = spool(tmp_path, max_age=3600)
+    (broken,) = store.take_broken()
+    assert (broken.first_at, broken.last_at, broken.rows) == (START - timedelta(seconds=3600), START, 0)
+    assert store.take_broken() == []
+    await store.close()
+
+
+async def test_a_file_of_version_1_is_upgraded_in_place(tmp_path):
+    """Attempts, marks and gaps of the previous release's spool stay; its gaps are notes now."""
+    store = spool(tmp_path)
+    ids = await fill(store, 3)
+    await store.mark(KEY, Walked(handled_us=10, ceiling_us=20))
+    await store.close()
+    with sqlite3.connect(store.path, isolation_level=None) as db:
+        db.executescript(
+            "DROP TABLE notes; DROP TABLE identity; PRAGMA user_version = 1; CREATE TABLE gaps (id INTEGER PRIMARY KEY "
+            "AUTOINCREMENT, vantage TEXT NOT NULL, target TEXT NOT NULL, probe TEXT NOT NULL, first_at TEXT NOT NULL, "
+            "last_at TEXT NOT NULL, slots INTEGER NOT NULL, reason TEXT NOT NULL);"
+        )
+        row = ("lagos", "t", "q", START.isoformat(), START.isoformat(), 7, "late")
+        columns = "vantage, target, probe, first_at, last_at, slots, reason"
+        db.execute(f"INSERT INTO gaps ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    db.close()
+    store = spool(tmp_path)
+    assert [one.id for one in await store.take(10, newest_first=False)] == ids
+    assert await store.marks() == {KEY: Walked(handled_us=10, ceiling_us=20)}
+    ((vantage, note),) = [(one.vantage, one.note) for one in await store.take_notes(10)]
+    assert (vantage, note.slots, note.first_at, note.reason) == ("lagos", 7, START, "late")
+    assert len(store.agent) == 32
     await store.close()
 
 

@@ -1,0 +1,111 @@
+"""What is said about slots that become no rows: the plan they are owed by, outages, losses, and how far all is on disk.
+
+Hides how an outage is known after the fact. A mark on disk, renewed every few seconds, says up to which instant every
+slot has its row or note; at the next start the time between that mark and now is an outage, and the boot's identity
+tells a power cut from a process that was off. Slots that still run hold the mark back, so that a `kill -9` hides none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from monitor.agent.spool import SlotKey, Spool
+from monitor.clock import Clock, boot_id, instant
+from monitor.grid import grid, microseconds
+from monitor.model import Attempt, Series, Slot, SpoolFull
+from monitor.notes import LossReason, LostNote, Note, OutageNote, OutageReason, PlannedSeries, PlanNote
+
+ALIVE_SECONDS = 10.0
+"""How exactly the beginning of an outage is known: each mark costs one write to the disk."""
+MICROSECOND = timedelta(microseconds=1)
+
+
+class SlotBook:
+    """Writes notes into the spool of one process, in the running loop; `wake` is called when one waits there."""
+
+    def __init__(self, spool: Spool, clock: Clock, wake: Callable[[], None]) -> None:
+        self._spool = spool
+        self._clock = clock
+        self._wake = wake
+        self._owed: dict[SlotKey, datetime] = {}  # decided on, and not on disk yet
+        self._planned: dict[str, tuple[PlannedSeries, ...]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def plan(self, series: Iterable[Series], names: Sequence[str], played: Iterable[str]) -> None:
+        """Say which grids are walked from now on; nothing where that is what was said before.
+
+        Call it right before the walking begins: `names` are all vantage points, `played` those of this process.
+        """
+        at = self._clock.now()
+        planned: dict[str, list[PlannedSeries]] = {vantage: [] for vantage in (*self._planned, *played)}
+        for one in series:
+            walked = PlannedSeries(grid=grid(one, names), probe_version=one.probe.version)
+            planned[one.vantage.name].append(walked)
+        for vantage, walks in planned.items():
+            if self._planned.get(vantage) != tuple(walks):
+                self._planned[vantage] = tuple(walks)
+                self.note(vantage, PlanNote(id=0, at=at, series=tuple(walks)))
+
+    def note(self, vantage: str, note: Note) -> None:
+        """Keep a note on disk, soon; what is asked of the spool is done in the order of asking."""
+        task = asyncio.create_task(self._write(vantage, note))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, vantage: str, note: Note) -> None:
+        with suppress(SpoolFull):  # said by the spool itself
+            await self._spool.note(vantage, note)
+            self._wake()
+
+    def outage(self, vantages: Iterable[str]) -> None:
+        """Say for how long nobody ran on this spool before now, and whether the machine was off."""
+        alive_us, boot = self._spool.alive_before
+        now = self._clock.now()
+        if alive_us is None or alive_us >= microseconds(now):
+            return
+        reason = OutageReason.AGENT_OFF if boot == boot_id() else OutageReason.POWER
+        for vantage in vantages:
+            self.note(vantage, OutageNote(id=0, begin=instant(alive_us * 1_000), until=now, reason=reason))
+
+    def losses(self) -> None:
+        """Say which spool files had to be set aside: nobody knows whose attempts they held."""
+        for broken in self._spool.take_broken():
+            for vantage in self._planned:
+                note = LostNote(
+                    id=0,
+                    target=None,
+                    probe=None,
+                    first_at=broken.first_at,
+                    last_at=broken.last_at,
+                    slots=broken.rows,
+                    reason=LossReason.SPOOL_CORRUPT,
+                )
+                self.note(vantage, note)
+
+    def owe(self, slot: Slot) -> None:
+        """A slot was decided on; `settle` is called with its attempt once that is on disk, or lost and counted."""
+        self._owed[slot.vantage, slot.target, slot.probe, slot.scheduled_at] = slot.scheduled_at
+
+    def settle(self, attempt: Attempt) -> None:
+        """The attempt of a slot is on disk."""
+        self._owed.pop((attempt.vantage, attempt.target, attempt.probe, attempt.scheduled_at), None)
+
+    async def mark(self) -> None:
+        """Write down how far all is on disk."""
+        until = min(self._owed.values(), default=self._clock.now() + MICROSECOND) - MICROSECOND
+        with suppress(SpoolFull):
+            await self._spool.mark_alive(until, boot_id())
+
+    async def keep_marking(self) -> None:
+        """`mark`, again and again."""
+        while True:
+            await self.mark()
+            await asyncio.sleep(ALIVE_SECONDS)
+
+    @property
+    def planned(self) -> Mapping[str, tuple[PlannedSeries, ...]]:
+        """What is walked now, by vantage point."""
+        return self._planned
