@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from monitor.cli.migrate import DEFAULT_FILE
-from monitor.clock import Clock
+from monitor.cli.database import open_database
 from monitor.config import kinds
-from monitor.config.handout import load_fleet
 from monitor.config.mistake import did_you_mean
 from monitor.model import ConfigError, MonitorError, Place, Vantage
 
 if TYPE_CHECKING:
-    from monitor.cli.storage import Storage
     from monitor.store.fleet import Enrolled
 
 vantage = typer.Typer(
@@ -55,7 +52,7 @@ def add(
     """Make the token of a new vantage point, shown once. A place that the configuration gives goes before this one."""
     place = _place(city, country, latitude, longitude)
     made = Vantage(name=_name(name), place=place, network=network)
-    with _target(token_file) as file, _database(config) as (storage, now):
+    with _target(token_file) as file, open_database(config) as (storage, now):
         from monitor.store import fleet
 
         _hand_over(storage.ask(fleet.enrol, made, now), name, file, as_json, place)
@@ -71,7 +68,7 @@ def rotate(
 ) -> None:
     """Make a new token and end the old one, at once or after --grace."""
     wait = _duration(grace)
-    with _target(token_file) as file, _database(config) as (storage, now):
+    with _target(token_file) as file, open_database(config) as (storage, now):
         from monitor.store import fleet
 
         _hand_over(storage.ask(fleet.rotate, _name(name), now, wait), name, file, as_json)
@@ -80,7 +77,7 @@ def rotate(
 @vantage.command()
 def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """End every token of a vantage point, at once. What it measured stays."""
-    with _database(config) as (storage, now):
+    with open_database(config) as (storage, now):
         from monitor.store import fleet
 
         ended = storage.ask(fleet.revoke, _name(name), now)
@@ -93,7 +90,7 @@ def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> No
 @vantage.command("list")
 def list_all(config: ConfigFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
     """All vantage points that have, or had, a token, and how their agents are."""
-    with _database(config) as (storage, now):
+    with open_database(config) as (storage, now):
         from monitor.store import fleet
 
         found = storage.ask(fleet.enrolled, now)
@@ -161,25 +158,6 @@ def _duration(text: str) -> timedelta:
 
 
 # -------------------------------------------------------------------------------------------------------- the rest
-
-
-@contextmanager
-def _database(file: Path | None) -> Iterator[tuple[Storage, datetime]]:
-    """The database of the file, else DATABASE_URL, else of the file in this folder; the hub's embedded one too."""
-    from monitor.cli.storage import Storage
-
-    if file is None and not os.environ.get("DATABASE_URL") and DEFAULT_FILE.exists():
-        file = DEFAULT_FILE
-    config = None if file is None else load_fleet(file).config
-    url = os.environ.get("DATABASE_URL") if config is None else config.database_url
-    if config is None and not url:
-        raise ConfigError("no database is named: give --config with the hub's file, or set DATABASE_URL")
-    clock = Clock()
-    storage = Storage(url, Path(config.spool.directory if config else ".") / "postgres", clock)
-    try:
-        yield storage, clock.now()
-    finally:
-        storage.close()
 
 
 @contextmanager
