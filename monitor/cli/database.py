@@ -31,7 +31,7 @@ def open_database(file: Path | None) -> Iterator[tuple[Storage, datetime]]:
     config = None if file is None else load_fleet(file).config
     url = os.environ.get("DATABASE_URL") if config is None else config.database_url
     if config is None and not url:
-        raise ConfigError("no database is named: give --config with the hub's file, or set DATABASE_URL")
+        raise ConfigError("no database is named: give the configuration file that names it, or set DATABASE_URL")
     clock = Clock()
     storage = Storage(url, Path(config.spool.directory if config else ".") / "postgres", clock)
     try:

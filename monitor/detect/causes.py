@@ -65,6 +65,10 @@ CAUSE_WORDS: Mapping[str, Words] = {
         "It was set aside beside the new one: look at the disk, and at power cuts.",
     ),
     LossReason.DISK_FULL: Words("the disk was full", "Make room on the agent's disk."),
+    LossReason.REJECTED: Words(
+        "refused by the hub",
+        "The agent's log says why; the rows themselves are set aside in its spool.",
+    ),
     UNSENT: Words(
         "not delivered yet",
         "The agent may still have them: look at when it was last seen, at its line, and at its spool.",
@@ -72,7 +76,7 @@ CAUSE_WORDS: Mapping[str, Words] = {
     LOST: Words(
         "lost without a trace",
         "The agent has nothing more to send, or has been silent for a week: its disk or state folder is gone, "
-        "rows were refused (its log says why), or a defect of ours.",
+        "or there is a defect of ours.",
     ),
     OTHER: Words("another reason", "The agent named a cause that this version does not know: upgrade the older one."),
 }

@@ -32,10 +32,14 @@ SERIES = Series(
 
 def run(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, in a folder without a configuration."""
-    environment = {**os.environ, "DATABASE_URL": url, "COLUMNS": "200"}
-    command = [FIRSTTOKEN, "coverage", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder, check=False
+        [FIRSTTOKEN, "coverage", *arguments],
+        env={**os.environ, "DATABASE_URL": url, "COLUMNS": "200"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
