@@ -23,8 +23,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "rules")]
 import cases  # noqa: E402  # found through the line above
 
 from monitor.cli.rules import table  # noqa: E402
-from monitor.rules import PREFIX, Links, Thresholds, rule_file  # noqa: E402
+from monitor.rules import PREFIX, Links, Thresholds, every_alert, rule_file  # noqa: E402
+from monitor.rules.alertmanager import HEAD as ALERTMANAGER_HEAD  # noqa: E402
+from monitor.rules.alertmanager import Pace, configuration  # noqa: E402
 from monitor.rules.groups import HEAD, to_yaml  # noqa: E402
+from monitor.rules.receivers import from_environment  # noqa: E402
 
 RULES = ROOT / "deploy" / "prometheus" / "firsttoken.rules.yml"
 CASES = ROOT / "tests" / "rules"
@@ -138,7 +141,11 @@ def seconds(when: str) -> int:
 
 def wanted() -> dict[Path, str]:
     """File -> its text as it shall be, of those that need no promtool."""
-    texts = {RULES: HEAD + to_yaml(rule_file(Thresholds(), Links()))}
+    nobody = configuration(every_alert(Thresholds()), from_environment({}), "/etc/alertmanager/firsttoken.tmpl", Pace())
+    texts = {
+        RULES: HEAD + to_yaml(rule_file(Thresholds(), Links())),
+        ROOT / "deploy" / "alertmanager" / "alertmanager.yml": ALERTMANAGER_HEAD + to_yaml(nobody),
+    }
     if PAGE.exists():
         page = PAGE.read_text(encoding="utf-8")
         texts[PAGE] = re.sub(r"\| threshold \|.*?(?=\n\n|\Z)", lambda _: table(Thresholds()), page, flags=re.DOTALL)

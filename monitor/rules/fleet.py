@@ -69,6 +69,7 @@ def _silence(t: Thresholds) -> list[Alert]:
                 """
             ),
             lasting=t.silent_for,
+            keep=t.down_keep,
             severity="critical",
             scope="vantage",
             incident=PLACE,
@@ -233,7 +234,7 @@ def _spools(t: Thresholds) -> list[Alert]:
             '{{ $value | printf "%.0f" }} attempts in an hour, because it is full or they are too old',
             runbook="Make room: a larger spool.max_bytes or disk; then see that delivery works again.",
             dashboard="fleet",
-            silences=(Silences(names=("SpoolFilling", "DeliveryBehind"), equal=("vantage",)),),
+            silences=(Silences(names=("SpoolFilling", "DeliveryBehind"), equal=("vantage", "instance")),),
         ),
         Alert(
             name="DeliveryBehind",

@@ -52,6 +52,11 @@ class Thresholds:
         7 * MINUTE, "the same for one vantage point alone: later, so that the wider alert comes first"
     )
 
+    down_keep: float = _seconds(
+        5 * MINUTE,
+        "wider alerts (and a silent agent) go on this long, so that what they cover recovers before it speaks",
+    )
+
     # -- a vantage point's line
     line_window: float = _seconds(30 * MINUTE, "failures of the line are looked at over this time")
     line_share: float = _share(0.6, "so much of them died in resolve, connect or tls")
@@ -73,6 +78,9 @@ class Thresholds:
     latency_for: float = _seconds(5 * MINUTE, "a regression from N of M has to last this long")
     latency_from_vantage_for: float = _seconds(15 * MINUTE, "the same for one vantage point alone")
     latency_keep: float = _seconds(10 * MINUTE, "and is over only when it has been gone for this long")
+    latency_from_vantage_keep: float = _seconds(
+        5 * MINUTE, "the same for one vantage point alone: shorter, as the wider alert covers it"
+    )
     vantage_targets: float = _count(3, "a vantage point is slow as a whole when so many of its targets are ...")
     vantage_share: float = _share(0.6, "... and this share of them")
 

@@ -209,7 +209,7 @@ def down() -> list[Case]:
                 at(45, "ProviderDown"),
                 at(45, "LineDown"),
                 at(37, "TargetDownFromVantage"),
-                at(55, "TargetDown"),
+                at(59, "TargetDown"),
             ),
         ),
         Case(
@@ -231,17 +231,17 @@ def down() -> list[Case]:
         Case(
             "a single place decides alone",
             seen(70, Probing("lagos", says=late)),
-            (at(31, "TargetDown"), at(40, "TargetDown", CHAT), at(55, "TargetDown")),
+            (at(31, "TargetDown"), at(40, "TargetDown", CHAT), at(59, "TargetDown")),
         ),
         Case(
             "votes expire: places that say no more have no say",
             seen(70, *(Probing(place, says=late, ends=34) for place in PLACES)),
-            (at(36, "TargetDown", CHAT), at(45, "TargetDown")),
+            (at(36, "TargetDown", CHAT), at(50, "TargetDown")),
         ),
         Case(
             "a probe of five minutes is counted in its own intervals",
             seen(120, *everywhere(between(30, 80, "server_error wait"), interval=5)),
-            (at(39, "TargetDown"), at(50, "TargetDown", CHAT), at(75, "TargetDown", CHAT), at(90, "TargetDown")),
+            (at(39, "TargetDown"), at(50, "TargetDown", CHAT), at(75, "TargetDown", CHAT), at(110, "TargetDown")),
         ),
         Case(
             "another probe that succeeds is a sign of life",
@@ -278,7 +278,7 @@ def down() -> list[Case]:
                 at(31, "ProviderDown"),
                 at(37, "ProviderDown", {"provider": "acme"}),
                 at(45, "LineDown"),
-                at(55, "ProviderDown"),
+                at(60, "ProviderDown"),
             ),
         ),
         Case(
@@ -291,7 +291,7 @@ def down() -> list[Case]:
                 at(45, "ProviderDown"),
                 at(45, "TargetDownFromVantage"),
                 at(45, "ErrorBudgetBurn"),
-                at(55, "LineDown"),
+                at(60, "LineDown"),
             ),
         ),
     ]
@@ -406,8 +406,8 @@ def weeks() -> list[Case]:
     slow = lagos(**CHAT)
     return [
         Case(
-            "slow evenings alert while there is only a day to compare with, and no more after a week; what is slower than "
-            "the evenings of other weeks does",
+            "slow evenings alert while there is only a day to compare with, and no more after a week; "
+            "what is slower than the evenings of other weeks does",
             seen(10 * DAY, Probing("lagos", ttft=ttft), step=10),
             (
                 at(2 * DAY + 20 * 60, "SlowFromVantage", slow),
@@ -563,7 +563,7 @@ def fleet() -> list[Case]:
                 at(33, "AgentSilent"),
                 at(40, "AgentSilent", place),
                 at(40, "ProcessDown"),
-                at(65, "AgentSilent"),
+                at(70, "AgentSilent"),
             ),
         ),
         Case(
@@ -590,7 +590,7 @@ def fleet() -> list[Case]:
                 at(38, "AgentSilent", place),
                 at(60, "TargetDown"),
                 at(60, "LineDown"),
-                at(75, "AgentSilent"),
+                at(80, "AgentSilent"),
             ),
         ),
         Case(
@@ -739,7 +739,7 @@ def fleet() -> list[Case]:
                 at(40, "LineDown", place),
                 at(45, "TargetDown"),
                 at(45, "ProviderDown"),
-                at(65, "LineDown"),
+                at(70, "LineDown"),
             ),
         ),
         Case(
