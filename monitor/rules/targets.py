@@ -49,7 +49,7 @@ def _down(t: Thresholds) -> list[Alert]:
             name="TargetDown",
             expr="target:firsttoken_target:down == 1",
             lasting=t.down_for,
-            keep=t.down_keep,
+            keep=t.target_down_keep,
             severity="critical",
             scope="target",
             incident=OUTSIDE,
@@ -155,7 +155,7 @@ def _slow(t: Thresholds) -> list[Alert]:
                 """
             ),
             lasting=t.latency_for,
-            keep=t.latency_keep,
+            keep=t.target_latency_keep,
             severity="warning",
             scope="target",
             incident=OUTSIDE,

@@ -53,9 +53,9 @@ class Thresholds:
     )
 
     down_keep: float = _seconds(
-        5 * MINUTE,
-        "wider alerts (and a silent agent) go on this long, so that what they cover recovers before it speaks",
+        5 * MINUTE, "provider, line and silent agent go on this long, so that what they cover recovers before it speaks"
     )
+    target_down_keep: float = _seconds(3 * MINUTE, "the same for a target: shorter, as the wider alert covers it")
 
     # -- a vantage point's line
     line_window: float = _seconds(30 * MINUTE, "failures of the line are looked at over this time")
@@ -77,10 +77,11 @@ class Thresholds:
     latency_samples: float = _count(4, "in so many measurements or more (of the latency window)")
     latency_for: float = _seconds(5 * MINUTE, "a regression from N of M has to last this long")
     latency_from_vantage_for: float = _seconds(15 * MINUTE, "the same for one vantage point alone")
-    latency_keep: float = _seconds(10 * MINUTE, "and is over only when it has been gone for this long")
-    latency_from_vantage_keep: float = _seconds(
-        5 * MINUTE, "the same for one vantage point alone: shorter, as the wider alert covers it"
+    latency_keep: float = _seconds(
+        10 * MINUTE, "and is over only when it has been gone for this long (provider, vantage point)"
     )
+    target_latency_keep: float = _seconds(7 * MINUTE, "the same for a target: shorter, as the wider alert covers it")
+    latency_from_vantage_keep: float = _seconds(4 * MINUTE, "the same for one vantage point alone")
     vantage_targets: float = _count(3, "a vantage point is slow as a whole when so many of its targets are ...")
     vantage_share: float = _share(0.6, "... and this share of them")
 
