@@ -39,6 +39,33 @@ class Clock:
         return instant(self.wall_ns())
 
 
+class CorrectedClock(Clock):
+    """The machine's clocks, the wall clock put right by somebody who knows better.
+
+    `offset_ns` stays the machine's own: kernel stamps are in its wall time, right or wrong.
+    """
+
+    def __init__(self) -> None:
+        self._correction_ns = 0
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch, UTC, corrected."""
+        return time.time_ns() + self._correction_ns
+
+    def offset_ns(self) -> int:
+        """The machine's own wall minus monotonic; see `Clock`."""
+        return super().offset_ns() - self._correction_ns
+
+    @property
+    def correction_seconds(self) -> float:
+        """What is added to the machine's wall clock."""
+        return self._correction_ns / NS
+
+    def correct(self, seconds: float) -> None:
+        """Add this to the machine's wall clock from now on."""
+        self._correction_ns = round(seconds * NS)
+
+
 class ManualClock(Clock):
     """A clock that moves only when told: for tests of everything that depends on time."""
 

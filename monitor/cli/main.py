@@ -27,7 +27,7 @@ app = typer.Typer(
 
 COMMANDS = (
     "validate", "probe", "up", "demo", "simulate", "migrate", "selftest", "schema", "providers", "dashboards", "rules",
-    "alertmanager", "hub", "vantage", "coverage",
+    "alertmanager", "hub", "agent", "vantage", "coverage",
 )  # fmt: skip
 """Each is a function, or a group of them, of the same name in the module of the same name beside this one."""
 

@@ -27,7 +27,7 @@ from monitor.clock import Clock
 from monitor.config import Config
 from monitor.config.plan import Allowance, allowances
 from monitor.metrics import Metrics
-from monitor.model import Attempt, Series, SpoolFull
+from monitor.model import Attempt, ConfigError, Series, SpoolFull
 from monitor.notes import GapNote
 from monitor.wire import WireError
 
@@ -126,13 +126,18 @@ class Probing:
             await self._spool.close()
         self._prober = self._spending = None
 
-    def reload(self, config: Config) -> Changes:
+    def reload(self, config: Config, vantage: str | None = None) -> Changes:
         """Take over series, labels and limits; slots that did not change are neither lost nor repeated.
 
-        Raises ConfigError, with nothing changed, when this process's vantage is gone.
+        Raises ConfigError, with nothing changed, when this process's vantage is gone; `vantage`: it plays another one.
         """
         assert self._runner is not None
-        self._take_series(config)
+        before, self._vantage = self._vantage, vantage or self._vantage
+        try:
+            self._take_series(config)
+        except ConfigError:
+            self._vantage = before
+            raise
         self.config = config
         self._runner.limit(config.limits.max_concurrent, config.limits.per_provider)
         self._pace.limit(config.limits.per_minute)

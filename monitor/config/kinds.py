@@ -61,6 +61,17 @@ def text(limit: int, allowed: str = "") -> Kind[str]:
     return Kind(parse, sentence, {"type": "string", "minLength": 1, "maxLength": limit})
 
 
+def matching(pattern: str, allowed: str) -> Kind[str]:
+    """A word of a certain form."""
+
+    def parse(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError
+        return value
+
+    return Kind(parse, allowed, {"type": "string", "pattern": f"^{pattern}$"})
+
+
 def prompt(limit: int) -> Kind[str]:
     """Words for a model: not only white space, at most `limit` characters, line ends welcome."""
 

@@ -273,7 +273,7 @@ class _Loading:
         if written.directory is not None:
             directory = str(self.notes.path(written.directory))
         else:
-            directory = _state_directory(self.notes.environ)
+            directory = state_directory(self.notes.environ)
         return Spool(directory=directory, max_bytes=written.max_bytes, max_age_seconds=written.max_age)
 
 
@@ -309,7 +309,7 @@ def _price(written: PriceKeys, currency: str) -> Price:
     return Price(input=written.input, output=written.output, cached=written.cached, currency=currency)
 
 
-def _state_directory(environ: Map[str, str]) -> str:
+def state_directory(environ: Map[str, str]) -> str:
     """Where this user's programs keep state: systemd's answer, else the XDG one."""
     if environ.get("STATE_DIRECTORY"):
         return environ["STATE_DIRECTORY"].split(":")[0]

@@ -59,18 +59,17 @@ def enrol(engine: Engine, vantage: Vantage, now: datetime) -> str:
     Raises FleetError when it has one already, StoreUnavailable.
     """
     with transaction(engine) as connection:
-        _write_vantage(connection, vantage, now)
         if _good_tokens(connection, vantage.name, now):
             raise FleetError(
                 f"{vantage.name} has a token already: `firsttoken vantage rotate {vantage.name}` makes a new one"
             )
-        return _issue(connection, vantage.name, now)
+        return _issue(connection, vantage, now)
 
 
 def rotate(engine: Engine, name: str, now: datetime, grace: timedelta = timedelta()) -> str:
     """A new token; earlier ones end after `grace`. Raises FleetError for a name without any, StoreUnavailable."""
     with transaction(engine) as connection:
-        _must_exist(connection, name)
+        vantage = _newest(connection, name)
         connection.execute(
             text(
                 "UPDATE agent_tokens SET expires_at = least(coalesce(expires_at, :end), :end) "
@@ -78,7 +77,7 @@ def rotate(engine: Engine, name: str, now: datetime, grace: timedelta = timedelt
             ),
             {"id": vantage_id(name), "end": now + grace},
         )
-        return _issue(connection, name, now)
+        return _issue(connection, vantage, now)
 
 
 def revoke(engine: Engine, name: str, now: datetime) -> int:
@@ -87,7 +86,7 @@ def revoke(engine: Engine, name: str, now: datetime) -> int:
     Raises FleetError, StoreUnavailable.
     """
     with transaction(engine) as connection:
-        _must_exist(connection, name)
+        _newest(connection, name)
         ended = connection.execute(
             text(
                 "UPDATE agent_tokens SET revoked_at = :now WHERE vantage_id = :id AND revoked_at IS NULL "
@@ -122,14 +121,14 @@ def whose(engine: Engine, token: str, now: datetime) -> str | None:
 def enrolled(engine: Engine, now: datetime) -> Sequence[Enrolled]:
     """All that have, or had, a token, by name. Raises StoreUnavailable."""
     query = text(
-        "SELECT t.vantage, v.city, v.country, v.latitude, v.longitude, v.network, v.simulated, t.tokens, t.created_at, "
-        "t.last_used_at, a.body, a.received_at "
-        "FROM (SELECT vantage_id, max(vantage) AS vantage, max(created_at) AS created_at, "
-        "max(last_used_at) AS last_used_at, count(*) FILTER (WHERE revoked_at IS NULL "
-        "AND (expires_at IS NULL OR expires_at > :now)) AS tokens FROM agent_tokens GROUP BY vantage_id) t "
-        "LEFT JOIN vantages v ON v.vantage_id = t.vantage_id "
-        "LEFT JOIN LATERAL (SELECT * FROM agents WHERE vantage_id = t.vantage_id ORDER BY received_at DESC LIMIT 1) a "
-        "ON true ORDER BY t.vantage"
+        "SELECT n.*, t.tokens, t.last_used_at AS used_at, a.body, a.received_at FROM ("
+        "  SELECT DISTINCT ON (vantage_id) vantage_id, vantage, city, country, latitude, longitude, network, created_at"
+        "  FROM agent_tokens ORDER BY vantage_id, created_at DESC) n "
+        "JOIN (SELECT vantage_id, max(last_used_at) AS last_used_at, count(*) FILTER (WHERE revoked_at IS NULL "
+        "  AND (expires_at IS NULL OR expires_at > :now)) AS tokens FROM agent_tokens GROUP BY vantage_id) t "
+        "USING (vantage_id) "
+        "LEFT JOIN LATERAL (SELECT * FROM agents WHERE vantage_id = n.vantage_id ORDER BY received_at DESC LIMIT 1) a "
+        "ON true ORDER BY n.vantage"
     )
     with transaction(engine) as connection:
         return [_enrolled(cast("Mapping[str, Any]", row)) for row in connection.execute(query, {"now": now}).mappings()]
@@ -191,12 +190,21 @@ def release(engine: Engine, lease: str, holder: str) -> None:
         )
 
 
-def _issue(connection: Connection, name: str, now: datetime) -> str:
-    token = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    connection.execute(
-        text("INSERT INTO agent_tokens (token_hash, vantage_id, vantage, created_at) VALUES (:hash, :id, :name, :now)"),
-        {"hash": _hash(token), "id": vantage_id(name), "name": name, "now": now},
-    )
+def _issue(connection: Connection, vantage: Vantage, now: datetime) -> str:
+    token, place = PREFIX + secrets.token_urlsafe(TOKEN_BYTES), vantage.place
+    row = {
+        "token_hash": _hash(token),
+        "vantage_id": vantage_id(vantage.name),
+        "vantage": vantage.name,
+        "city": place.city,
+        "country": place.country,
+        "latitude": place.latitude,
+        "longitude": place.longitude,
+        "network": vantage.network,
+        "created_at": now,
+    }
+    names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
+    connection.execute(text(f"INSERT INTO agent_tokens ({names}) VALUES ({values})"), row)
     return token
 
 
@@ -212,39 +220,26 @@ def _good_tokens(connection: Connection, name: str, now: datetime) -> int:
     return int(connection.execute(query, {"id": vantage_id(name), "now": now}).scalar_one())
 
 
-def _must_exist(connection: Connection, name: str) -> None:
-    query = text("SELECT count(*) FROM agent_tokens WHERE vantage_id = :id")
-    if not connection.execute(query, {"id": vantage_id(name)}).scalar_one():
+def _newest(connection: Connection, name: str) -> Vantage:
+    """The vantage point as its newest token has it. Raises FleetError for one that never had any."""
+    query = text("SELECT * FROM agent_tokens WHERE vantage_id = :id ORDER BY created_at DESC LIMIT 1")
+    row = connection.execute(query, {"id": vantage_id(name)}).mappings().one_or_none()
+    if row is None:
         raise FleetError(f"{name} has no token: `firsttoken vantage add {name}` makes one")
+    return _vantage(cast("Mapping[str, Any]", row))
 
 
-def _write_vantage(connection: Connection, vantage: Vantage, now: datetime) -> None:
-    place = vantage.place
-    row = {
-        "vantage_id": vantage_id(vantage.name),
-        "name": vantage.name,
-        "city": place.city,
-        "country": place.country,
-        "latitude": place.latitude,
-        "longitude": place.longitude,
-        "network": vantage.network,
-        "simulated": vantage.simulated,
-        "first_seen_at": now,
-    }
-    changing = ", ".join(f"{name} = excluded.{name}" for name in row if name not in ("vantage_id", "first_seen_at"))
-    names, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-    connection.execute(
-        text(f"INSERT INTO vantages ({names}) VALUES ({values}) ON CONFLICT (vantage_id) DO UPDATE SET {changing}"), row
-    )
+def _vantage(row: Mapping[str, Any]) -> Vantage:
+    place = Place(**{name: row[name] for name in ("city", "country", "latitude", "longitude")})
+    return Vantage(name=row["vantage"], place=place, network=row["network"])
 
 
 def _enrolled(row: Mapping[str, Any]) -> Enrolled:
-    place = Place(**{name: row[name] for name in ("city", "country", "latitude", "longitude")})
     return Enrolled(
-        vantage=Vantage(name=row["vantage"], place=place, network=row["network"], simulated=bool(row["simulated"])),
+        vantage=_vantage(row),
         tokens=row["tokens"],
         created_at=row["created_at"],
-        last_used_at=row["last_used_at"],
+        last_used_at=row["used_at"],
         beat=None if row["body"] is None else read_heartbeat(row["body"]),
         heard_at=row["received_at"],
     )

@@ -329,6 +329,8 @@ agent_tokens = Table(
     Column("token_hash", LargeBinary, primary_key=True),  # SHA-256 of 256 random bits: nothing to guess or to salt
     Column("vantage_id", BigInteger, nullable=False),
     Column("vantage", Text, nullable=False),
+    *_place(),  # where it was said to be when it was enrolled
+    Column("network", Text),
     _instant("created_at"),
     _instant("expires_at", nullable=True),  # null: until it is revoked
     _instant("revoked_at", nullable=True),

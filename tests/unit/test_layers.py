@@ -52,6 +52,7 @@ ENTRANCES = {
         "monitor/agent/transport.py",
         "monitor/agent/uplink.py",
         "monitor/agent/failures.py",
+        "monitor/agent/hub_client.py",
         "monitor/cli/dashboards.py",
     ],
     "certifi": ["monitor/agent/transport.py"],
