@@ -20,6 +20,9 @@ from monitor.notes import LossReason, LostNote, Note, OutageNote, OutageReason, 
 
 ALIVE_SECONDS = 10.0
 """How exactly the beginning of an outage is known: each mark costs one write to the disk."""
+OUTAGE_MARGIN = timedelta(seconds=1)
+"""An outage is said to be that much longer at both ends: a slot between the mark and the end, or between the start and
+the first look at the schedule, is explained by it. One that was measured has its row, which goes before any note."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -67,8 +70,9 @@ class SlotBook:
         if alive_us is None or alive_us >= microseconds(now):
             return
         reason = OutageReason.AGENT_OFF if boot == boot_id() else OutageReason.POWER
+        begin = instant(alive_us * 1_000) - OUTAGE_MARGIN
         for vantage in vantages:
-            self.note(vantage, OutageNote(id=0, begin=instant(alive_us * 1_000), until=now, reason=reason))
+            self.note(vantage, OutageNote(id=0, begin=begin, until=now + OUTAGE_MARGIN, reason=reason))
 
     def losses(self) -> None:
         """Say which spool files had to be set aside: nobody knows whose attempts they held."""

@@ -34,6 +34,9 @@ def coverage(
     vantage: Annotated[str | None, typer.Option(help="Only this vantage point.")] = None,
     target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
     by: Annotated[str, typer.Option(help="Lines for each of: vantage, target, probe, hour.")] = "vantage,target",
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Folder of the embedded database, as `up` was given it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, as GET /api/v1/coverage gives it.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a column for each cause.")] = False,
 ) -> None:
@@ -41,7 +44,7 @@ def coverage(
     from monitor.hub import coverage_answers as answers
     from monitor.store import coverage as record
 
-    with open_database(file) as (storage, now):
+    with open_database(file, state) as (storage, now):
         try:
             asked = answers.Question.read(now, since, until, vantage, target, by)
         except answers.BadQuestion as error:

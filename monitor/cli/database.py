@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_database(file: Path | None) -> Iterator[tuple[Storage, datetime]]:
+def open_database(file: Path | None, state: Path | None = None) -> Iterator[tuple[Storage, datetime]]:
     """The database of the file, else DATABASE_URL, else of the file in this folder; the hub's embedded one too.
 
-    With the instant of asking. Raises ConfigError when none is named.
+    With the instant of asking. `state`: the folder of the embedded one, instead of the file's own. Raises ConfigError.
     """
     from monitor.cli.storage import Storage
 
@@ -33,7 +33,8 @@ def open_database(file: Path | None) -> Iterator[tuple[Storage, datetime]]:
     if config is None and not url:
         raise ConfigError("no database is named: give the configuration file that names it, or set DATABASE_URL")
     clock = Clock()
-    storage = Storage(url, Path(config.spool.directory if config else ".") / "postgres", clock)
+    folder = state or Path(config.spool.directory if config else ".")
+    storage = Storage(url, folder / "postgres", clock)
     try:
         yield storage, clock.now()
     finally:

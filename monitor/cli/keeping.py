@@ -21,6 +21,7 @@ from monitor.detect.coverage import Tally
 from monitor.metrics import Metrics
 from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
 from monitor.notes import Note
+from monitor.wire.fleet import Heartbeat
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
@@ -113,6 +114,13 @@ class Keeping:
         loop = asyncio.get_running_loop()
         noted = await loop.run_in_executor(self._writer, self.storage.note, vantage, agent, notes, known, days)
         return noted.refused
+
+    async def beat(self, vantage: str, heartbeat: Heartbeat) -> None:
+        """Keep how far an agent of this process has delivered. Raises StoreUnavailable."""
+        from monitor.store import fleet
+
+        loop, now = asyncio.get_running_loop(), self._clock.now()
+        await loop.run_in_executor(self._writer, self.storage.ask, fleet.beat, vantage, heartbeat, now)
 
     def _warn_of_conflicts(self, conflicts: Sequence[Attempt]) -> None:
         """Equal slots with other content; said at most every ten minutes, with how many there were."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
+from monitor import __version__
 from monitor.agent.arrivals import settle
 from monitor.agent.failures import ADVICE
 from monitor.agent.runner import Changes
@@ -23,7 +24,8 @@ from monitor.cli.service import DRAIN_SECONDS
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.metrics import Metrics
-from monitor.model import Attempt, Series
+from monitor.model import Attempt, Series, StoreUnavailable
+from monitor.wire.fleet import Heartbeat
 
 if TYPE_CHECKING:
     from monitor.agent.spool import Spool, SpooledNote
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from monitor.hub.server import WebServer
 
 MISTAKES_SHOWN = 3
+BEAT_SECONDS = 15.0
 log = structlog.get_logger("firsttoken")
 
 
@@ -67,6 +70,8 @@ class Station:
         )
         self._keeping: Keeping | None = None
         self._web: WebServer | None = None
+        self._started_at = self._clock.now()
+        self._beating: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -86,10 +91,13 @@ class Station:
             raise
         self._probing.begin_delivery()
         self._keeping.start()
+        self._beating = asyncio.create_task(self._keep_beating())
         settle()  # once more: the libraries of database and page came after probing began
 
     async def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Finish what runs within `drain_seconds`, deliver what is possible, stop everything. May be called twice."""
+        if self._beating is not None:
+            self._beating.cancel()
         await self._probing.drain(drain_seconds)
         if self._web is not None:
             await asyncio.to_thread(self._web.stop)
@@ -189,6 +197,40 @@ class Station:
                 (note.id, reason) for note, reason in await self._keeping.note(vantage, self.spool.agent, said)
             ]
         return refused
+
+    async def _keep_beating(self) -> None:
+        """Say how far everything has been delivered, as an agent says it to a hub: coverage tells lost from unsent."""
+        while True:
+            try:
+                await self._beat()
+            except StoreUnavailable as error:
+                log.debug("the database cannot be told how far deliveries are", cause=str(error))
+            except Exception:
+                log.exception("the database could not be told how far deliveries are; a defect of First Token")
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _beat(self) -> None:
+        assert self._keeping is not None
+        spool, now = self.spool, self._clock.now()
+        if spool.notes_waiting or not spool.agent:  # what a note explains would look lost until it is delivered
+            return
+        beat = Heartbeat(
+            agent=spool.agent,
+            version=__version__,
+            config_digest=None,
+            config_error=None,
+            booted_at=self._started_at,
+            started_at=self._started_at,
+            sent_at=now,
+            spool_attempts=spool.depth,
+            spool_bytes=spool.size_bytes,
+            spool_limit_bytes=spool.max_bytes,
+            spool_oldest_at=spool.oldest,
+            spool_lost=sum(spool.losses.values()),
+            clock_offset_seconds=0.0,
+        )
+        for vantage in self._probing.book.planned:
+            await self._keeping.beat(vantage, beat)
 
     def _fixed_changes(self, config: Config) -> list[str]:
         now, then = self.config, config
