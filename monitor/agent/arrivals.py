@@ -18,6 +18,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from monitor.clock import NS, Clock
 from monitor.model import TcpFacts
@@ -27,6 +28,8 @@ TCP_INFO = getattr(socket, "TCP_INFO", None)
 READ_BYTES = 64 * 1024
 GIL_SLACK_NS = 500_000
 """What another Python thread may delay the return from a poll without the kernel knowing (our switch interval)."""
+BRIEFLY_NS = 200_000
+"""A turn so short that all of it may count as waiting for a processor: asking once a turn is then enough."""
 NOTICED_BUSY_NS = 5_000_000
 """Turns of the loop longer than this are remembered, for `Polls.worst_between`."""
 _TIMESPEC = struct.Struct("@qq")
@@ -43,6 +46,17 @@ class Arrival:
     lag_ns: int  # from `at_ns` to the read
     stamped: bool  # by the kernel
     offset_ns: int  # wall minus monotonic, as the stamp was converted with it
+
+
+class Caught(NamedTuple):
+    """One read of a socket, as little as the moment allows: a process that has just woken is slow in all it does."""
+
+    data: bytes
+    ancillary: list[tuple[int, int, bytes]]
+    now_ns: int  # monotonic, just after the read
+    offset_ns: int  # wall minus monotonic then
+    tcp_info: bytes | None
+    empty_since_ns: int | None  # when the loop last saw the socket empty; None in a loop that is not watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,8 @@ class Polls(selectors.DefaultSelector):
         super().__init__()
         self._now = (clock or Clock()).monotonic_ns
         self._schedstat = _SchedStat()
+        self._waited_ns = 0  # by this thread for a processor so far, as known at `_asked_ns`
+        self._asked_ns: int | None = None
         self.turns = 0
         self.empty_since_ns = self.returned_ns = self._now()
         self._long_turns: deque[tuple[int, int]] = deque(maxlen=4096)
@@ -105,12 +121,16 @@ class Polls(selectors.DefaultSelector):
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
             self.empty_since_ns = self.returned_ns
-        else:
-            waited_before = self._schedstat.waited_ns()
-            events = super().select(timeout)
-            waited = self._schedstat.waited_ns() - waited_before
-            self.empty_since_ns = max(entered, self._now() - waited - GIL_SLACK_NS)
-        self.returned_ns = self._now()
+            self.returned_ns = self._now()
+            return events
+        if self._asked_ns is None or entered - self._asked_ns > BRIEFLY_NS:
+            self._waited_ns = self._schedstat.waited_ns()
+        waited_before = self._waited_ns
+        events = super().select(timeout)
+        self._waited_ns = self._schedstat.waited_ns()
+        self.returned_ns = self._asked_ns = self._now()
+        waited = self._waited_ns - waited_before
+        self.empty_since_ns = max(entered, self.returned_ns - waited - GIL_SLACK_NS)
         return events
 
     def worst_between(self, begin_ns: int, end_ns: int) -> int:
@@ -172,38 +192,42 @@ class ArrivalReader:
         self._bytes_read = 0
 
     def read(self) -> Arrival:
-        """One non-blocking read; data b"" at the end of the stream. Raises OSError as recvmsg does."""
-        data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
-        now, offset = self._now_and_offset()
-        stamp = _stamp_ns(ancillary) if self._kernel else None
-        at = now if stamp is None else min(now, stamp - offset)
-        self._bytes_read += len(data)
-        spread = self._spread_ns(at, len(data), stamp is not None)
-        self._drained_ns = now
-        return Arrival(data, at, spread, now - at, stamp is not None, offset)
+        """One non-blocking read. Raises OSError as recvmsg does."""
+        return self.arrival(self.catch())
 
-    def _now_and_offset(self) -> tuple[int, int]:
+    def catch(self) -> Caught:
+        """One non-blocking read with all that only this moment knows; `arrival` may think about it later, in order.
+
+        Data b"" at the end of the stream. Raises OSError as recvmsg does.
+        """
+        data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         before = self._clock.monotonic_ns()
         wall = self._clock.wall_ns()
         now = self._clock.monotonic_ns()
+        offset = wall - (before + now) // 2
         if now - before > 20_000:  # interrupted between the readings
-            return self._clock.monotonic_ns(), self._clock.offset_ns()
-        return now, wall - (before + now) // 2
+            now, offset = self._clock.monotonic_ns(), self._clock.offset_ns()
+        empty = None if self._polls is None else self._polls.empty_since_ns
+        return Caught(data, ancillary, now, offset, self._tcp_info() if self._kernel else None, empty)
 
-    def _spread_ns(self, at_ns: int, size: int, stamped: bool) -> int:
-        if stamped and self._came_as_one(size):
-            return 0
-        seen_empty = self._drained_ns
-        if self._polls is not None:
-            seen_empty = max(seen_empty, self._polls.empty_since_ns)
-        return max(0, at_ns - seen_empty)
+    def arrival(self, caught: Caught) -> Arrival:
+        """When what was caught arrived; to be asked once for each read, in their order."""
+        data, now, offset = caught.data, caught.now_ns, caught.offset_ns
+        stamp = _stamp_ns(caught.ancillary) if self._kernel else None
+        at = now if stamp is None else min(now, stamp - offset)
+        self._bytes_read += len(data)
+        if stamp is not None and self._came_as_one(len(data), caught.tcp_info):
+            spread = 0
+        else:
+            spread = max(0, at - max(self._drained_ns, caught.empty_since_ns or 0))
+        self._drained_ns = now
+        return Arrival(data, at, spread, now - at, stamp is not None, offset)
 
-    def _came_as_one(self, size: int) -> bool:
+    def _came_as_one(self, size: int, tcp_info: bytes | None) -> bool:
         """Whether the bytes of this read were one segment, or one write of the peer cut into full segments."""
-        counts = self._count()
-        if counts is None:
+        if tcp_info is None or len(tcp_info) < _COUNTS.size:
             return False
-        full_segment, bytes_in, data_in = counts
+        full_segment, bytes_in, data_in = map(int, _COUNTS.unpack_from(tcp_info))
         segments = None if self._segments_read is None else data_in - self._segments_read
         drained = bytes_in <= self._bytes_read + 1  # a FIN counts one
         self._segments_read = data_in if drained else None
@@ -211,14 +235,11 @@ class ArrivalReader:
             return False
         return segments <= 1 or (drained and size >= (segments - 1) * (full_segment - _OPTION_BYTES))
 
-    def _count(self) -> tuple[int, int, int] | None:
-        """The largest segment, and bytes and data segments that have arrived so far, read or not."""
-        if not _IS_LINUX:
-            return None
+    def _tcp_info(self) -> bytes | None:
+        """The largest segment, and bytes and data segments that have arrived so far, read or not: as `_COUNTS`."""
         try:
-            raw = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 160)
-            return _COUNTS.unpack_from(raw)
-        except (OSError, struct.error):
+            return self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTS.size)
+        except OSError:
             return None
 
 

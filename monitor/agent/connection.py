@@ -20,7 +20,7 @@ from typing import Any
 
 import httpcore
 
-from monitor.agent.arrivals import READ_BYTES, Arrival, ArrivalReader, Segments
+from monitor.agent.arrivals import READ_BYTES, Arrival, ArrivalReader, Caught, Segments
 from monitor.agent.framing import GOAWAY, HEADERS, FrameWalker, HeadWalker
 from monitor.agent.turnstile import Turnstile, writable
 from monitor.clock import Clock
@@ -114,7 +114,7 @@ class Connection(httpcore.AsyncNetworkStream):
         self._http2 = http2
         self._loop = asyncio.get_running_loop()
         self._reader = ArrivalReader(sock, clock, kernel_stamps=kernel_stamps)
-        self._arrivals: deque[Arrival] = deque()
+        self._caught: deque[Caught] = deque()
         self._waiting_bytes = 0
         self._error: OSError | None = None
         self._ended = False
@@ -145,22 +145,22 @@ class Connection(httpcore.AsyncNetworkStream):
         if self._closed or self._ended or self._error is not None:
             return
         try:
-            arrival = self._reader.read()
+            caught = self._reader.catch()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._error = error
             self._stop_reading()
         else:
-            if arrival.data:
-                self._waiting_bytes += len(arrival.data)
+            if caught.data:
+                self._waiting_bytes += len(caught.data)
                 if self._waiting_bytes > MAX_WAITING_BYTES:
                     self._paused = True
                     self._loop.remove_reader(self._sock.fileno())
             else:
                 self._ended = True
                 self._stop_reading()
-            self._arrivals.append(arrival)
+            self._caught.append(caught)
         if self._waiter is None:
             return
         if self._batch_seconds and not self._ended and self._error is None:
@@ -191,7 +191,7 @@ class Connection(httpcore.AsyncNetworkStream):
 
     async def _next_arrival(self) -> bytes:
         """The next stamped piece of the raw stream; b"" at its end. Raises OSError when the connection broke."""
-        while not self._arrivals:
+        while not self._caught:
             if self._error is not None:
                 raise self._error
             if self._ended or self._closed:
@@ -204,18 +204,18 @@ class Connection(httpcore.AsyncNetworkStream):
         return self._take()
 
     def _take(self) -> bytes:
-        arrival = self._arrivals.popleft()
-        self._waiting_bytes -= len(arrival.data)
+        caught = self._caught.popleft()
+        self._waiting_bytes -= len(caught.data)
         if self._paused and self._waiting_bytes < MAX_WAITING_BYTES // 2:
             self._paused = False
             if not self._closed:
                 self._loop.add_reader(self._sock.fileno(), self._on_readable)
-        if arrival.data:
-            self.last_arrival = arrival
+        if caught.data:
+            self.last_arrival = self._reader.arrival(caught)
             tape = current_tape.get(None)
             if tape is not None:
-                tape.saw(arrival)
-        return arrival.data
+                tape.saw(self.last_arrival)
+        return caught.data
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Plaintext as it comes; `last_arrival` is the arrival that completed it. Deadlines are the attempt's own."""
@@ -311,7 +311,7 @@ class Connection(httpcore.AsyncNetworkStream):
             return
         if self._speaks_http2 and self._tls is None:
             self._on_readable()
-            self._frames.follow(b"".join(arrival.data for arrival in self._arrivals))
+            self._frames.follow(b"".join(caught.data for caught in self._caught))
             self._refuse_http1()  # it has said so before it hung up
         raise httpcore.WriteError(broken) from broken
 
@@ -407,7 +407,7 @@ class Connection(httpcore.AsyncNetworkStream):
         over = self._closed or self._ended or self._error is not None
         if not over and not self._paused:
             self._on_readable()  # the loop may not have looked since
-        while not over and self._arrivals:
+        while not over and self._caught:
             raw = self._take()
             if self._tls is None:
                 self._peeked += raw

@@ -10,10 +10,13 @@ NOT_JSON = object()
 """What `parse` gives for text that is no JSON, is nested beyond reason, or holds a number beyond reason."""
 
 
+_decode = json.JSONDecoder().decode
+
+
 def parse(text: str) -> Any:
     """`json.loads` that never raises."""
     try:
-        return json.loads(text)
+        return _decode(text)
     except (ValueError, RecursionError):
         return NOT_JSON
 

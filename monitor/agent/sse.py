@@ -17,6 +17,8 @@ _LINE_COST_BYTES = 48  # what keeping a line costs beside its bytes: a million e
 
 _BOM = b"\xef\xbb\xbf"
 _NOT_BLANK = re.compile(rb"[^\n]")
+_WHOLE_EVENT = re.compile(rb"(?:event: ?([^\n]*)\n)?data: ?([^\n]*)\n\n")
+"""An event as nearly all servers write it; what else lines may hold is read line by line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class SSEParser:
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_line = max_line_bytes
         self._max_event = max_event_bytes
+        self._plain_bytes = min(max_line_bytes, max_event_bytes - 2 * _LINE_COST_BYTES)  # within which no bound matters
         self._tail = bytearray()  # the line that has not ended yet
         self._skip_lf = False  # the last byte was a CR
         self._at_start = True
@@ -93,8 +96,19 @@ class SSEParser:
         self._size = 0
         self._began = False
 
+    def _whole_events(self, data: bytes) -> int:
+        """Take the events that lie whole at the beginning of `data`; where the rest begins."""
+        at = 0
+        if not (self._tail or self._began or self._at_start) and len(data) <= self._plain_bytes:
+            while event := _WHOLE_EVENT.match(data, at):
+                name, said = event.groups()
+                kind = name.decode("utf-8", "replace") if name else ""
+                self._frames.append(Frame(said.decode("utf-8", "replace"), kind))
+                at = event.end()
+        return at
+
     def _split(self, data: bytes) -> None:
-        begin = 0
+        begin = self._whole_events(data)
         while not self._dead and (end := data.find(b"\n", begin)) >= 0:
             if self._tail:
                 self._tail += data[begin:end]

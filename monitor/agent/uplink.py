@@ -26,7 +26,7 @@ FRESH_BATCH = 500
 BACKLOG_BATCH = 100
 BACKLOG_PAUSE_SECONDS = 0.2
 """A backlog moves at 500 attempts a second at most, and a fresh attempt waits for 100 others at most."""
-GATHER_SECONDS = 1.0
+GATHER_SECONDS = 2.0
 """Between deliveries of fresh attempts: a transaction costs the same for one attempt as for ten."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0

@@ -8,6 +8,9 @@ blocked), the clocks (a step of the wall clock) and the reads (segments that mer
 from __future__ import annotations
 
 import os
+import re
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -27,6 +30,10 @@ STEAL_SHARE = 0.05
 """The host may take 50 ms in all, or a twentieth of the processors' time: that is an ordinary shared machine. More
 than both means that packets and threads waited for a processor while an attempt was timed.
 """
+
+
+_KERNEL_FILE_BYTES = 1024
+_THROTTLED = re.compile(rb"^throttled_(?:usec|time) (\d+)$", re.MULTILINE)  # cgroup v2, v1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +102,41 @@ def judge(
     return Verdict(tuple(doubt for doubt, holds in found.items() if holds), blocked, source)
 
 
+class KernelFile:
+    """A small file in which the kernel tells numbers, kept open: opening it costs more than reading it."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd: int | None = None
+        with suppress(OSError):
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._fd)
+
+    def content(self) -> bytes:
+        """The first kilobyte or so as it is now; b"" when it cannot be read."""
+        if self._fd is None:
+            return b""
+        try:
+            return os.pread(self._fd, _KERNEL_FILE_BYTES, 0)
+        except OSError:
+            return b""
+
+
 class CpuThrottling:
     """The time for which CPU quotas of our cgroup, and of those it lies in, have stopped us: cpu.stat, v2 or v1."""
 
     def __init__(self, proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
-        self._files = tuple(path for path in _cpu_stat_files(proc, root) if _throttled(path) is not None)
+        files = [KernelFile(path) for path in _cpu_stat_files(proc, root)]
+        self._files = tuple(file for file in files if _throttled(file) is not None)
 
     def throttled(self) -> int | None:
         """A number that grows while we are throttled (microseconds in v2, nanoseconds in v1); None when unknown."""
-        told = [value for path in self._files if (value := _throttled(path)) is not None]
+        told = [value for file in self._files if (value := _throttled(file)) is not None]
         return sum(told) if told else None
 
 
-def _throttled(cpu_stat: Path) -> int | None:
-    try:
-        fields = dict(line.split() for line in cpu_stat.read_text().splitlines() if line.count(" ") == 1)
-        return int(fields.get("throttled_usec", fields.get("throttled_time", "")))
-    except (OSError, ValueError):
-        return None
+def _throttled(cpu_stat: KernelFile) -> int | None:
+    found = _THROTTLED.search(cpu_stat.content())
+    return int(found[1]) if found else None
 
 
 class CpuSteal:
@@ -122,17 +146,16 @@ class CpuSteal:
     """
 
     def __init__(self, stat: Path = Path("/proc/stat"), processors: int | None = None) -> None:
-        self._file = stat
+        self._file = KernelFile(stat)
         self._processors = processors or os.cpu_count() or 1
         self._tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
     def stolen_ns(self) -> int | None:
         """Nanoseconds stolen since the machine's start; None where the system does not tell."""
         try:
-            with self._file.open("rb") as stat:
-                fields = stat.readline(1024).split()
+            fields = self._file.content().split(b"\n", 1)[0].split()
             return int(fields[8]) * self._tick_ns if fields[0] == b"cpu" else None
-        except (OSError, ValueError, IndexError):
+        except (ValueError, IndexError):
             return None
 
     def is_much(self, before_ns: int | None, elapsed_ns: int) -> bool:

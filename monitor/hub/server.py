@@ -6,10 +6,12 @@ request to be said, HTTP/1.1 only.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +27,7 @@ BACKLOG = 64
 KEEP_ALIVE_SECONDS = 15
 START_SECONDS = 10.0
 GRACE_SECONDS = 1
+TICK_SECONDS = 1.0
 LAST_PORT = 65535
 
 
@@ -73,7 +76,7 @@ class WebServer:
         """Finish the requests that run (a second at most) and free the port. Harmless when not started."""
         if self._thread is None:
             return
-        self._server.should_exit = True
+        self._server.leave()
         self._thread.join(GRACE_SECONDS + 4.0)
         self._thread = None
 
@@ -109,10 +112,25 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = threading.Event()
+        self._leaving = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._loop = asyncio.get_running_loop()
         self.ready.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn's own wakes ten times a second to see whether it shall end; this one is told."""
+        while not await self.on_tick(0):  # renews the Date header
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), TICK_SECONDS)
+
+    def leave(self) -> None:
+        """End, from another thread."""
+        self.should_exit = True
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._leaving.set)
 
 
 def listen(host: str, port: int) -> socket.socket:

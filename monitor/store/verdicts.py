@@ -130,6 +130,8 @@ def sweep(engine: Engine, now: datetime, rules: Rules, *, max_attempts: int = 20
             batch = _Batch(connection, now, rules)
             settled += batch.judge(claimed)
         done += len(claimed)
+        if len(claimed) < CLAIM:  # nothing else is due
+            break
     return settled
 
 

@@ -117,7 +117,7 @@ async def test_what_is_appended_is_delivered_and_then_deleted(spool):
 
 
 async def test_attempts_in_quick_succession_are_delivered_together(spool):
-    """The first goes at once; those that come within the second after it share one delivery."""
+    """The first goes at once; those that come within two seconds after it share one delivery."""
     shop = Shop()
     async with delivering(spool, shop) as uplink:
         for n in range(6):

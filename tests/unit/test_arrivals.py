@@ -123,6 +123,29 @@ def test_segments_that_arrive_together_in_a_calm_loop_are_not_in_doubt(pair):
     assert min(spreads) <= COALESCED_ABOVE_NS
 
 
+def test_reads_that_are_thought_about_later_say_what_they_said_at_once(pair):
+    """Of three reads caught now, one of them merged, the arrivals are the same however late they are asked for."""
+    ours, peer = pair
+
+    async def caught() -> tuple[list[Arrival], list[Arrival]]:
+        at_once, later = (ArrivalReader(ours, Clock()) for _ in range(2))
+        first, kept = [], []
+        for pieces in ([b"a"], [b"b", b"c"], [b"d"]):
+            for piece in pieces:
+                peer.send(piece)
+                time.sleep(0.003)  # noqa: ASYNC251
+            kept.append(at_once.catch())
+            first.append(at_once.arrival(kept[-1]))
+            await asyncio.sleep(0.002)
+        return first, [later.arrival(one) for one in kept]
+
+    first, later = in_loop(caught)
+    assert [one.data for one in first] == [b"a", b"bc", b"d"]
+    assert [one.spread_ns > COALESCED_ABOVE_NS for one in first] == [False, True, False]
+    assert later[0].at_ns == first[0].at_ns
+    assert later[1:] == first[1:]
+
+
 def test_without_kernel_stamps_the_user_clock_serves_and_says_so(pair):
     """Stamps switched off, as on macOS: the arrival is the read's own time."""
     ours, peer = pair

@@ -138,3 +138,24 @@ def test_any_way_of_cutting_gives_the_same_frames(body: bytes, cuts: list[int], 
     whole = parsed(body, **bounds)
     assert parsed(*pieces, **bounds) == whole
     assert parsed(*(body[i : i + 1] for i in range(len(body))), **bounds) == whole
+
+
+LINES = [b"data: {}", b"data:x", b"data:  y", b"data", b"event: kind", b"event:", b"event:k", b"id: 7", b": note"]
+ODD = [b"{}", b"error: no", b"retry: 1", b"", b"", b"", b"data: \xc3\x28", b"data: \xef\xbb\xbfz", b"event: \xff"]
+
+
+@given(st.lists(st.sampled_from([*LINES, *ODD]), max_size=30), st.sampled_from([b"\n", b"\r\n", b"\r"]))
+@settings(max_examples=300, deadline=None)
+def test_events_that_come_whole_mean_what_they_mean_byte_by_byte(lines: list[bytes], end: bytes) -> None:
+    """Whole events are recognised at a glance; reading them line by line finds the same."""
+    body = b"data: first" + end * 2 + end.join(lines)
+    split = len(b"data: first" + end * 2)
+    at_a_glance = parsed(body[:split], body[split:])
+    assert at_a_glance == parsed(*(body[at : at + 1] for at in range(len(body))))
+
+
+def test_a_whole_event_is_held_to_the_bounds_too() -> None:
+    """A line or an event beyond its bound ends the parse, also when all of it comes at once."""
+    assert parsed(b"data: a\n\n", b"data: " + b"x" * 60 + b"\n\n", max_line_bytes=50)[-1].too_large
+    long_event = b"event: " + b"x" * 90 + b"\ndata: " + b"x" * 90 + b"\n\n"
+    assert parsed(b"data: a\n\n", long_event, max_event_bytes=250)[-1].too_large

@@ -102,14 +102,17 @@ class OpenAIChatDecoder(SSEDecoder):
 
     def _news(self, chunk: dict[str, Any]) -> dict[str, str]:
         """Backend version, capacity class and upstream provider (OpenRouter), each once."""
-        told = {key: chunk[name] for name, key in _FACTS if name in chunk}
+        known = self.seen.facts
+        told = {key: value for name, key in _FACTS if (value := chunk.get(name)) and value != known.get(key)}
         return self.news(**told) if told else {}
 
     def _usage(self, chunk: dict[str, Any], choices: list[dict[str, Any]]) -> Tokens | None:
         """Usage wherever it is: the chunk, Groq's extension, Moonshot's choice; llama.cpp has cached tokens apart."""
-        places = [chunk.get("usage"), *(choice.get("usage") for choice in choices)]
+        places = [chunk.get("usage"), *[choice.get("usage") for choice in choices]]
         if "x_groq" in chunk:
             places.append(obj(chunk["x_groq"]).get("usage"))
+        if "timings" not in chunk and not any(places):
+            return None
         thought = self.seen.counts[TokenKind.REASONING] > 0
         read = (openai_tokens(place, thought) for place in places if place)
         found = next((tokens for tokens in read if tokens is not None), None)
@@ -134,12 +137,16 @@ def choice_tokens(choice: dict[str, Any]) -> Iterator[StreamEvent]:
     delta = obj(choice.get("delta"))
     if not delta:
         return
-    thought = text(delta.get("reasoning_content")) or text(delta.get("reasoning")) or _details(delta)
+    thought = text(delta.get("reasoning_content")) or text(delta.get("reasoning"))
+    if not thought and "reasoning_details" in delta:
+        thought = _details(delta)
     if thought:
         yield StreamEvent(EventKind.TOKEN, TokenKind.REASONING, thought)
     content = delta.get("content")
-    if content:
-        yield from _content(content)
+    if content and isinstance(content, str):
+        yield StreamEvent(EventKind.TOKEN, TokenKind.TEXT, content)
+    elif content:
+        yield from _content(items(content))
     if delta.get("tool_calls") or delta.get("function_call"):
         yield from _calls(delta)
     if refusal := text(delta.get("refusal")):
@@ -151,11 +158,8 @@ def _details(delta: dict[str, Any]) -> str:
     return "".join(text(item.get("text")) or text(item.get("summary")) for item in details)
 
 
-def _content(content: Any) -> Iterator[StreamEvent]:
-    if isinstance(content, str):
-        yield StreamEvent(EventKind.TOKEN, TokenKind.TEXT, content)
-        return
-    for item in map(obj, items(content)):
+def _content(parts: list[Any]) -> Iterator[StreamEvent]:
+    for item in map(obj, parts):
         thought = "".join(text(obj(part).get("text")) for part in _thinking_parts(item))
         if thought:
             yield StreamEvent(EventKind.TOKEN, TokenKind.REASONING, thought)

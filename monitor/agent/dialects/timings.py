@@ -97,9 +97,9 @@ def body_timings(chunk: Mapping[str, Any]) -> dict[str, float]:
     """What a chunk of an OpenAI-shaped stream says about the server's own time; {} mostly."""
     found: dict[str, float] = {}
     for name, fields in _BODY_PLACES:
-        if name in chunk:
+        if chunk.get(name):
             found |= _read(chunk[name], fields)
-    if "x_groq" in chunk:
+    if chunk.get("x_groq"):
         found |= _read(obj(chunk["x_groq"]).get("usage"), _USAGE)
     return found
 
