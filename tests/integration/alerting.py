@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import socketserver
 import subprocess
 import threading
 import time
@@ -16,6 +17,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from email import message_from_bytes
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -88,17 +91,19 @@ def attempt(of: Series, behaviour: Behaviour) -> Attempt:
 
 
 class Webhook:
-    """Keeps what Alertmanager posts, in order."""
+    """Keeps what Alertmanager posts, in order: to `/hook` as its own JSON, to `/slack` as Slack's."""
 
     def __init__(self) -> None:
         self.posts: list[dict[str, Any]] = []
-        posts = self.posts
+        self.slack: list[dict[str, Any]] = []
+        kept = {"/hook": self.posts, "/slack": self.slack}
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                posts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                kept[self.path].append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
                 self.send_response(200)
                 self.end_headers()
+                self.wfile.write(b"ok")
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -106,9 +111,9 @@ class Webhook:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}/hook"
+    def url(self, path: str) -> str:
+        """Its address for Alertmanager."""
+        return f"http://127.0.0.1:{self._server.server_port}{path}"
 
     def told(self) -> list[tuple[str, str, list[str]]]:
         """(status, incident, names of the alerts in it) of each notification."""
@@ -120,6 +125,36 @@ class Webhook:
             )
             for post in list(self.posts)
         ]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Mailbox:
+    """A mail server that keeps what it is sent, in order."""
+
+    def __init__(self) -> None:
+        self.mails: list[Message] = []
+        mails = self.mails
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                self.wfile.write(b"220 here\r\n")
+                while line := self.rfile.readline():
+                    verb = line[:4].upper().strip()
+                    if verb == b"DATA":
+                        self.wfile.write(b"354 go on\r\n")
+                        mails.append(message_from_bytes(b"".join(iter(self.rfile.readline, b".\r\n"))))
+                    self.wfile.write(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -138,7 +173,7 @@ class Chain:
     def __init__(self, folder: Path, watched: list[Series]) -> None:
         self.folder, self.watched = folder, watched
         self.behaviours: Mapping[tuple[str, str], Behaviour] = {}
-        self.webhook = Webhook()
+        self.webhook, self.mailbox = Webhook(), Mailbox()
         self.metrics = Metrics()
         self._stop = threading.Event()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -175,7 +210,17 @@ class Chain:
 
     def _write(self) -> None:
         (self.folder / "firsttoken.rules.yml").write_text(to_yaml(rule_file(SHORT, Links())))
-        receivers = from_environment({"FIRSTTOKEN_ALERT_WEBHOOK_URL": self.webhook.url})
+        (self.folder / "slack").write_text(self.webhook.url("/slack"))
+        receivers = from_environment(
+            {
+                "FIRSTTOKEN_ALERT_WEBHOOK_URL": self.webhook.url("/hook"),
+                "FIRSTTOKEN_ALERT_SLACK_URL_FILE": str(self.folder / "slack"),
+                "FIRSTTOKEN_ALERT_EMAIL_TO": "ops@example.com",
+                "FIRSTTOKEN_ALERT_EMAIL_FROM": "firsttoken@example.com",
+                "FIRSTTOKEN_ALERT_SMTP_HOST": self.mailbox.address,
+                "FIRSTTOKEN_ALERT_SMTP_TLS": "false",
+            }
+        )
         pace = Pace(wait="2s", interval="2s", repeat="1h")
         tree = configuration(every_alert(SHORT), receivers, str(TEMPLATES), pace)
         (self.folder / "alertmanager.yml").write_text(to_yaml(tree))
@@ -246,6 +291,7 @@ class Chain:
             process.wait(20)
         self._web.stop()
         self.webhook.close()
+        self.mailbox.close()
 
 
 class Nothing:

@@ -44,10 +44,21 @@ def test_a_regression_is_told_once_and_resolved_once(chain: Chain) -> None:
     assert "chat (acme, small) is slower than usual from 3 of 3 vantage points (lagos, london, virginia)" in text
     assert "1.2s" in text
     assert "400ms" in text
+    (mail,) = chain.mailbox.mails
+    assert mail["Subject"] == "Warning: acme"
+    plain, html = (str(part.get_payload(decode=True), "utf-8") for part in mail.get_payload())
+    assert text in plain
+    assert "Runbook: docs/runbook.md#firsttokenslow" in plain
+    assert 'href="http://localhost:3000/d/firsttoken-latency' in html
+    ((slack,),) = (post["attachments"] for post in chain.webhook.slack)
+    assert (slack["title"], slack["color"]) == ("Warning: acme", "warning")
+    assert text in slack["text"]
     chain.recover()
     chain.until(lambda: len(chain.webhook.told()) > 1, "its end")
     chain.settle()
     assert chain.webhook.told()[1:] == [("resolved", "acme", ["FirstTokenSlow"])]
+    assert [mail["Subject"] for mail in chain.mailbox.mails] == ["Warning: acme", "Resolved: acme"]
+    assert "Over, after " in chain.webhook.slack[-1]["attachments"][0]["text"]
 
 
 def test_a_dead_line_in_lagos_is_told_once_and_about_lagos(chain: Chain) -> None:
