@@ -14,7 +14,7 @@ from typing import Protocol
 
 from monitor import wire
 from monitor.clock import Clock
-from monitor.model import Attempt, Series
+from monitor.model import Attempt, Series, StoreUnavailable
 from monitor.notes import Note, PlanNote
 from monitor.store.attempts import Inserted
 from monitor.store.notes import Noted
@@ -99,6 +99,8 @@ class Ingest:
             if strange is None:
                 notes.append(note)
                 places[id(note)] = index
+            elif isinstance(note, PlanNote) and abs(self._clock.now() - note.at) < PATIENCE:
+                raise StoreUnavailable(strange)
             else:
                 rejected[index] = strange
         if notes:
@@ -107,7 +109,11 @@ class Ingest:
         return rejected
 
     def _strange(self, vantage: str, note: Note) -> str | None:
-        """Why a plan is not believed: it names what nobody configured, and names make rows."""
+        """Why a plan is not believed: it names what nobody configured, and names make rows.
+
+        A fresh one is put off with its whole upload, as fresh rows are: refused for good, a plan that another copy
+        handed out would leave its slots without anybody who owes them.
+        """
         if not isinstance(note, PlanNote):
             return None
         for one in note.series:

@@ -12,8 +12,10 @@ from sqlalchemy import Engine, text
 
 from monitor.clock import Clock
 from monitor.detect.coverage import Tally
+from monitor.grid import Grid
+from monitor.notes import OutageNote, PlannedSeries, PlanNote
 from monitor.simulator import SimulatorProcess
-from monitor.store import coverage
+from monitor.store import coverage, notes
 from tests.integration.running_up import Up, configuration, target, until
 
 LISTENER = {"name": "main", "models": {"*": {"ttft_seconds": 0.05, "tokens": 5, "tokens_per_second": 200}}}
@@ -31,14 +33,6 @@ def so_far(store: Engine) -> Tally:
     now = Clock().now()
     found = coverage.covered(store, now - timedelta(hours=1), now, now)
     return coverage.grouped(found).get((), Tally())
-
-
-def settled(store: Engine) -> Tally:
-    """After everything has stopped: judged from an hour later, when nothing runs or is under way any more."""
-    now = Clock().now()
-    stopped = now + timedelta(hours=1)
-    every = coverage.covered(store, now - timedelta(hours=1), now, stopped)
-    return coverage.grouped(every).get((), Tally())
 
 
 def rows(store: Engine) -> int:
@@ -76,3 +70,31 @@ def test_every_slot_of_a_rough_life_is_accounted_for(tmp_path, simulator, store,
     assert rows(store) == total.measured + sum(total.missed[reason] for reason in ROW_REASONS) + total.repeated
     assert total.unplanned == 0
     assert set(total.missed) <= {*ROW_REASONS, "agent_off"}
+
+
+def test_the_last_whole_hour_is_a_metric(tmp_path, simulator, store, database_url):
+    """The process that tends the database exports what became of the hour that ended last, causes included."""
+    now = Clock().now()
+    ended = now.replace(minute=0, second=0, microsecond=0)
+    lattice = Grid(
+        vantage="lagos",
+        target="alpha",
+        probe="short",
+        interval_us=60_000_000,
+        offset_us=0,
+        step_us=0,
+        lanes=1,
+        turn=0,
+    )
+    plan = PlanNote(
+        id=1, at=ended - timedelta(hours=2), series=(PlannedSeries(grid=lattice, probe_version="0123456789ab"),)
+    )
+    half = ended - timedelta(minutes=30)
+    off = OutageNote(id=2, begin=ended - timedelta(hours=1), until=half - timedelta(seconds=1), reason="power")
+    notes.insert(store, "lagos", "a" * 32, [plan, off], now)
+    with Up(tmp_path, configuration(simulator.url()), DATABASE_URL=database_url) as up:
+        until(lambda: up.metric("firsttoken_coverage_owed_slots", vantage="lagos", target="alpha") == 60, "owed")
+        assert up.metric("firsttoken_coverage_measured_slots", vantage="lagos", target="alpha") == 0
+        assert up.metric("firsttoken_coverage_missed_slots", target="alpha", reason="power") == 30
+        assert up.metric("firsttoken_coverage_missed_slots", target="alpha") == 60
+        assert up.stop() == 0

@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import ProgrammingError
 
 from monitor.clock import instant
 from monitor.detect.coverage import Tally, micros
@@ -265,3 +266,19 @@ def test_a_vantage_point_without_a_token_owes_nothing_more(store: Engine) -> Non
     assert total(store, now=SOON).owed == 120
     fleet.rotate(store, "lagos", START + 4 * HOUR)
     assert total(store, now=SOON).owed == 360
+
+
+def test_dashboards_may_read_it(store: Engine) -> None:
+    """The reading role sees the view with names and causes, and nothing behind it."""
+    said(store, plan(1, START - US_1, a_series()))
+    coverage.sweep(store, SOON, 24 * HOUR)
+    with store.begin() as connection:
+        connection.execute(text("SET LOCAL ROLE firsttoken_reader"))
+        row = connection.execute(
+            text("SELECT vantage, target, probe, owed, missed, causes FROM hourly_coverage")
+        ).first()
+    assert tuple(row) == ("lagos", "acme", "short", 60, 60, {"unsent": 60})
+    with store.begin() as connection:
+        connection.execute(text("SET LOCAL ROLE firsttoken_reader"))
+        with pytest.raises(ProgrammingError, match="denied"):
+            connection.execute(text("SELECT * FROM notes"))
