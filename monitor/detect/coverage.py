@@ -71,6 +71,10 @@ class Span:
     target: str | None = None
     probe: str | None = None
 
+    def order(self) -> tuple[int, int, int, str]:
+        """Whose turn it is to explain."""
+        return (self.rank, self.from_us, self.until_us, self.reason)
+
     def concerns(self, key: Key) -> bool:
         """Whether it speaks of that series."""
         return self.target in (None, key[0]) and self.probe in (None, key[1])
@@ -108,7 +112,7 @@ class Tally:
         """Count slots as owed and missed."""
         if slots:
             self.owed += slots
-            self.missed[cause if cause in CAUSES else OTHER] += slots
+            self.missed[_cause(cause)] += slots
 
     @property
     def share(self) -> float | None:
@@ -183,19 +187,24 @@ def spans(notes: Iterable[Note]) -> list[Span]:
     for note in notes:
         match note:
             case GapNote():
-                alike[0, note.reason, note.target, note.probe].append(_reach(note.first_at, note.last_at))
+                alike[0, _cause(note.reason), note.target, note.probe].append(_reach(note.first_at, note.last_at))
             case OutageNote():
-                alike[1, note.reason, None, None].append((micros(note.begin), micros(note.until)))
+                alike[1, _cause(note.reason), None, None].append((micros(note.begin), micros(note.until)))
             case LostNote():
-                alike[2, note.reason, note.target, note.probe].append(_reach(note.first_at, note.last_at))
+                alike[2, _cause(note.reason), note.target, note.probe].append(_reach(note.first_at, note.last_at))
     return sorted(
         (
             Span(rank, begin, until, reason, target, probe)
             for (rank, reason, target, probe), times in alike.items()
             for begin, until in _joined(times)
         ),
-        key=lambda span: (span.rank, span.from_us, span.until_us, span.reason),
+        key=Span.order,
     )
+
+
+def _cause(reason: str) -> str:
+    """One of `CAUSES`: their number is what bounds labels, columns and spans."""
+    return reason if reason in CAUSES else OTHER
 
 
 def _reach(first: datetime, last: datetime) -> tuple[int, int]:
@@ -251,7 +260,7 @@ def cover(plan: Sequence[Segment], hour_us: int, rows: Iterable[Row], known: Seq
             if reason is None:
                 tally.measured += 1
             else:
-                tally.missed[reason if reason in CAUSES else OTHER] += 1
+                tally.missed[_cause(reason)] += 1
         due = segment.numbers(hour_us, min(hour_us + HOUR_US, wait.now_us + 1))
         _explain(segment, _without(due, sorted(answered)), known, wait, tally)
     return tally

@@ -76,7 +76,7 @@ class _Vantage:
 
     name: str
     plan: dict[Key, list[Segment]]
-    spans_of: dict[int, list[Span]]  # hour -> those that touch it
+    spans_of: dict[tuple[int, Key | None], list[Span]]  # (hour, series; None: any) -> those that touch it
     settled_us: dict[str, int]
     deadlines_us: dict[int, int] = field(default_factory=dict)  # series -> deadline
     rollups: dict[tuple[int, int], _Rollup] = field(default_factory=dict)  # (series, hour)
@@ -206,7 +206,7 @@ def _read(connection: Connection, name: str, since: datetime, until: datetime) -
     said = notes.read(connection, name, since - HOUR, until)  # a repetition may stand behind its slot's hour
     asked = {"vantage_id": vantage_id(name), "since": since, "until": until}
     plan = until_us(segments(said), _retired_us(connection, name))
-    known = _Vantage(name, plan, _by_hour(spans(note for _, note in said), since, until), {})
+    known = _Vantage(name, plan, _by_hour(spans(note for _, note in said), plan, since, until), {})
     for agent, sent_at, oldest_at in connection.execute(
         text("SELECT agent, sent_at, spool_oldest_at FROM agents WHERE vantage_id = :vantage_id"), asked
     ):
@@ -227,12 +227,19 @@ def _retired_us(connection: Connection, name: str) -> int | None:
     return micros(row.ended) if row.tokens and not row.good else None
 
 
-def _by_hour(known: Sequence[Span], since: datetime, until: datetime) -> dict[int, list[Span]]:
-    touching: dict[int, list[Span]] = defaultdict(list)
+def _by_hour(
+    known: Sequence[Span], plan: Iterable[Key], since: datetime, until: datetime
+) -> dict[tuple[int, Key | None], list[Span]]:
+    """Spans by what they touch, those that name what was never planned left out."""
+    touching: dict[tuple[int, Key | None], list[Span]] = defaultdict(list)
+    keys = list(plan)
     for span in known:
+        named = span.target is not None or span.probe is not None
+        concerned: list[Key | None] = [key for key in keys if span.concerns(key)] if named else [None]
         begin = max(span.from_us, micros(since)) // HOUR_US * HOUR_US
         for hour in range(begin, min(span.until_us + 1, micros(until)), HOUR_US):
-            touching[hour].append(span)
+            for key in concerned:
+                touching[hour, key].append(span)
     return touching
 
 
@@ -295,8 +302,8 @@ def _rest(known: _Vantage, key: Key, hour_us: int, plan: Sequence[Segment], now_
     """What explains an hour's slots without rows."""
     deadline = known.deadlines_us.get(series_id(known.name, *key), UNKNOWN_DEADLINE_US)
     patience = deadline + max((one.grid.grace_us for one in plan), default=0) + DELIVERY_US
-    concerned = [span for span in known.spans_of.get(hour_us, ()) if span.concerns(key)]
-    return concerned, Waiting(now_us=now_us, patience_us=patience, settled_us=known.settled_us)
+    concerned = [*known.spans_of.get((hour_us, key), ()), *known.spans_of.get((hour_us, None), ())]
+    return sorted(concerned, key=Span.order), Waiting(now_us=now_us, patience_us=patience, settled_us=known.settled_us)
 
 
 def _from_rollup(plan: Sequence[Segment], hour_us: int, rollup: _Rollup) -> Tally | None:
