@@ -141,8 +141,8 @@ def segments(notes: Iterable[tuple[AgentId, Note]]) -> dict[Key, list[Segment]]:
     """
     found: dict[Key, list[Segment]] = defaultdict(list)
     plans = _in_force([(agent, note) for agent, note in notes if isinstance(note, PlanNote)])
-    ends: list[int | None] = [*(at for at, _, _ in plans[1:]), None]
-    for (at, agent, plan), until in zip(plans, ends, strict=True):
+    for place, (at, agent, plan) in enumerate(plans):
+        until = plans[place + 1][0] if place + 1 < len(plans) else None
         for one in plan.series:
             _extend(found[one.grid.target, one.grid.probe], Segment(one.grid, at, until, agent))
     return dict(found)

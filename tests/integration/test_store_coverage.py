@@ -173,6 +173,13 @@ def test_late_plans_heal(store: Engine) -> None:
     assert hours(store)[START] == Tally(owed=60, measured=60)
 
 
+def test_a_time_before_the_first_plan_owes_nothing(store: Engine) -> None:
+    """A vantage point that is known, asked about a time of which nothing is: no hours, and no error."""
+    said(store, plan(1, NOW, a_series()))
+    assert coverage.covered(store, START, NOW - HOUR, SOON) == []
+    assert coverage.sweep(store, NOW, 6 * HOUR) == 0
+
+
 def test_notes_are_kept_once_and_wrong_clocks_refused(store: Engine) -> None:
     """Saying a note again changes nothing; one of 1970 or of next week is refused with its reason."""
     assert said(store, plan(1, START, a_series())).new == 1

@@ -346,6 +346,11 @@ def test_notes_of_one_cause_join():
     assert spans(notes) == [Span(1, HOUR, HOUR + 50 * MINUTE, "power")]
 
 
+def test_nothing_planned_owes_nothing():
+    """Notes without any plan, as of a time before the first one, are no plan."""
+    assert segments([]) == segments([("a", _note(1, HOUR, HOUR + 1, 1))]) == {}
+
+
 def test_slots_before_the_first_plan_are_not_owed():
     """What nobody planned is no gap; rows of that time are unplanned."""
     known = segments([("a", plan(1, HOUR + 30 * MINUTE, GRID))])[KEY]
