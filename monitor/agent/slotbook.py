@@ -35,6 +35,7 @@ class SlotBook:
         self._wake = wake
         self._owed: dict[SlotKey, datetime] = {}  # decided on, and not on disk yet
         self._planned: dict[str, tuple[PlannedSeries, ...]] = {}
+        self._began = clock.now()  # walking, in this life
         self._writing: set[asyncio.Task[None]] = set()
 
     def plan(self, series: Iterable[Series], names: Sequence[str], played: Iterable[str]) -> None:
@@ -43,11 +44,14 @@ class SlotBook:
         Call it right before the walking begins: `names` are all vantage points, `played` those of this process.
         """
         at = self._clock.now()
+        self._began = self._began if self._planned else at
         planned: dict[str, list[PlannedSeries]] = {vantage: [] for vantage in (*self._planned, *played)}
         for one in series:
             walked = PlannedSeries(grid=grid(one, names), probe_version=one.probe.version)
             planned[one.vantage.name].append(walked)
         for vantage, walks in planned.items():
+            if vantage not in self._planned:  # in this life
+                self._outage(vantage, at)
             if self._planned.get(vantage) != tuple(walks):
                 self._planned[vantage] = tuple(walks)
                 self.note(vantage, PlanNote(id=0, at=at, series=tuple(walks)))
@@ -63,27 +67,25 @@ class SlotBook:
             await self._spool.note(vantage, note)
             self._wake()
 
-    def outage(self, vantages: Iterable[str]) -> None:
-        """Say for how long nobody ran on this spool before now, and whether the machine was off."""
+    def _outage(self, vantage: str, until: datetime) -> None:
+        """Say for how long nobody walked the slots of a vantage point, and whether the machine was off."""
         alive_us, boot = self._spool.alive_before
-        now = self._clock.now()
-        if alive_us is None or alive_us >= microseconds(now):
+        if alive_us is None or alive_us >= microseconds(until):
             return
         reason = OutageReason.AGENT_OFF if boot == boot_id() else OutageReason.POWER
         begin = instant(alive_us * 1_000) - OUTAGE_MARGIN
-        for vantage in vantages:
-            self.note(vantage, OutageNote(id=0, begin=begin, until=now + OUTAGE_MARGIN, reason=reason))
+        self.note(vantage, OutageNote(id=0, begin=begin, until=until + OUTAGE_MARGIN, reason=reason))
 
     def losses(self) -> None:
         """Say which spool files had to be set aside: nobody knows whose attempts they held."""
-        for broken in self._spool.take_broken():
+        for broken in self._spool.take_broken() if self._planned else ():
             for vantage in self._planned:
                 note = LostNote(
                     id=0,
                     target=None,
                     probe=None,
                     first_at=broken.first_at,
-                    last_at=broken.last_at,
+                    last_at=max(broken.last_at, self._began) + OUTAGE_MARGIN,
                     slots=broken.rows,
                     reason=LossReason.SPOOL_CORRUPT,
                 )

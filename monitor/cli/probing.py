@@ -91,7 +91,6 @@ class Probing:
         self._runner = self._make_runner(self._prober, self._spending)
         self._pulse(self._spool)
         await self._runner.start(await self._spool.marks())
-        self._book.outage(one.name for one in config.select_vantages(self._vantage))
         self._replace(self._runner, config)
         self._tasks += [asyncio.create_task(self._keep_pulse()), asyncio.create_task(self._book.keep_marking())]
         failed = self._metrics.count_uplink_failure

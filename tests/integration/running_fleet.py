@@ -1,4 +1,4 @@
-"""A small fleet of child processes: simulator, hubs, agents, one database. And the book-keeping that faults must not break."""
+"""A small fleet of child processes: simulator, hubs, agents, one database; and the books that no fault may upset."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, text
 
 from monitor import wire
+from monitor.clock import instant
 from monitor.detect.coverage import micros, segments, spans
 from monitor.notes import Note
 from monitor.store.coverage import covered
@@ -85,6 +87,7 @@ class Fleet:
         self.hub_url = f"http://127.0.0.1:{self.port}"
         self.children: list[Child] = []
         self.agents: dict[str, Child] = {}
+        self.ended: dict[str, datetime] = {}
         self.sections = sections
         self.model_port = self._simulate()
         self.write(self.configuration())
@@ -203,13 +206,13 @@ class Fleet:
     def settled(self, name: str = "lagos") -> None:
         """Let an agent go in peace: everything that it has is delivered."""
         agent = self.agents[name]
-        until(lambda: self._waiting(name) == 0, f"an empty spool of {name}: {agent.log.read_text()[-2000:]}", 90)
+        until(lambda: self.waiting(name) == 0, f"an empty spool of {name}", 90)
+        self.ended[name] = datetime.now(UTC)
         assert agent.end() == 0, agent.log.read_text()[-3000:]
+        assert self.waiting(name) == 0, "what ended with the agent was not delivered"
 
-    def _waiting(self, name: str) -> int | None:
+    def waiting(self, name: str) -> int | None:
         """Attempts and notes that wait in an agent's spool, as its file says."""
-        import sqlite3
-
         own = json.loads((self.folder / f"agent-{name}" / "agent.yaml").read_text())
         path = Path(own["state"]) / "spool.sqlite3"
         with suppress(sqlite3.Error):
@@ -222,8 +225,8 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------------ the books
 
-    def account(self, vantage: str = "lagos", end: datetime | None = None) -> Account:
-        """What became of every slot that the plans of a vantage point owed until now, counted slot by slot, by hand."""
+    def account(self, vantage: str = "lagos") -> Account:
+        """What became of every slot that was owed until the agent was told to end, counted slot by slot, by hand."""
         with self.engine.connect() as connection:
             notes: list[tuple[str, Note]] = [
                 (row.agent, wire.decode_note(vantage, row.body))
@@ -241,7 +244,7 @@ class Fleet:
                     {"id": vantage_id(vantage)},
                 )
             ]
-        until_us = micros(end or datetime.now(UTC))
+        until_us = micros(self.ended.get(vantage) or datetime.now(UTC))
         account = Account()
         explained = spans(note for _, note in notes)
         answered = {(target, probe, at): (outcome, why) for target, probe, at, outcome, why in rows}
@@ -258,7 +261,9 @@ class Fleet:
                     else:
                         known = [one for one in explained if one.concerns(key) and one.from_us <= at <= one.until_us]
                         account.missed[min(known, key=lambda one: one.rank).reason if known else "unexplained"] += 1
-        account.beyond = len(answered)
+                        account.unexplained += [] if known else [instant(at * 1000).isoformat()]
+        account.said = [str(note)[:300] for _, note in notes]
+        account.beyond = sum(at < until_us for _, _, at in answered)
         return account
 
     def product_says(self, vantage: str = "lagos") -> tuple[int, int, Counter[str]]:
@@ -280,6 +285,8 @@ class Account:
     measured: int = 0
     missed: Counter[str] = field(default_factory=Counter)
     beyond: int = 0
+    unexplained: list[str] = field(default_factory=list)  # instants
+    said: list[str] = field(default_factory=list)  # the notes, for whoever has to find out
 
     def balanced(self) -> bool:
         """Nothing lost silently, nothing twice."""
@@ -310,4 +317,3 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-Condition = Callable[[], Any]

@@ -1,20 +1,22 @@
-"""What happens to agents and hubs in the field. After each fault: rows plus counted gaps equal the slots owed, nothing twice.
+"""What happens to agents and hubs in the field: after each fault rows plus gaps equal the slots owed, none twice.
 
-Compressed time: a slot every half second. The account is made by hand from plans, notes and rows (`Fleet.account`), and the
-product's own coverage must agree with it.
+Compressed time: a slot every half second. The account is made by hand from plans, notes and rows (`Fleet.account`), and
+the product's own coverage must agree with it.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.running_fleet import Account, Fleet, running, wait
+from tests.integration.running_fleet import Account, Fleet, free_port, running, wait
 from tests.integration.running_up import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -30,11 +32,10 @@ def balanced(fleet: Fleet, *causes: str, vantage: str = "lagos") -> Account:
     """The account, which must balance with no other causes than these; and coverage must say the same."""
     account = fleet.account(vantage)
     assert account.balanced(), account
-    assert account.beyond == 0, account
     assert set(account.missed) - {"unexplained"} <= {*causes, "shutdown", "late", "overlap", "capacity"}, account
     owed, measured, missed = fleet.product_says(vantage)
     assert owed == measured + sum(missed.values())
-    assert measured == account.measured
+    assert measured == account.measured, (account, missed)
     return account
 
 
@@ -46,7 +47,7 @@ def test_a_quiet_day(fleet: Fleet) -> None:
         fleet.until_rows(12, name)
     for name in ("lagos", "london"):
         fleet.settled(name)
-        assert balanced(fleet, "agent_off", "unexplained", vantage=name).measured >= 12
+        assert balanced(fleet, vantage=name).measured >= 12
 
 
 def test_a_hub_that_is_killed_while_agents_upload(fleet: Fleet) -> None:
@@ -65,7 +66,7 @@ def test_a_hub_that_is_killed_while_agents_upload(fleet: Fleet) -> None:
 
 
 def test_an_agent_that_is_killed_at_random_moments(fleet: Fleet) -> None:
-    """`kill -9` many times, whatever it was doing: what was written is delivered, the rest is an outage with its cause."""
+    """`kill -9` many times, whatever it was doing: what was written is delivered, the rest is an outage."""
     agent = fleet.agent("lagos")
     agent.start()
     fleet.until_rows(2)
@@ -108,8 +109,6 @@ def test_a_spool_file_that_was_broken(fleet: Fleet, damage: str) -> None:
 
 def test_two_hubs_and_the_same_batch_to_both(fleet: Fleet) -> None:
     """Any number of copies over one database: one row each, one lease holder, and the other one takes over."""
-    from tests.integration.running_fleet import free_port
-
     second_port = free_port()
     second = fleet.child("hub-2", ["hub", str(fleet.file), "--listen", f"127.0.0.1:{second_port}"])
     fleet.start_hub(second)
@@ -129,7 +128,7 @@ def test_two_hubs_and_the_same_batch_to_both(fleet: Fleet) -> None:
 
 
 def test_a_token_that_is_revoked_in_flight(fleet: Fleet) -> None:
-    """A revoked agent delivers nothing from that moment on, says so once, loses nothing, and goes on with a new token."""
+    """A revoked agent delivers nothing from then on, says so once, loses nothing, and goes on with a new token."""
     agent = fleet.agent("lagos")
     agent.start()
     fleet.until_rows(3)
@@ -139,9 +138,6 @@ def test_a_token_that_is_revoked_in_flight(fleet: Fleet) -> None:
     wait(2.0)
     assert fleet.rows() <= before + 3  # what was under way when it was revoked
     done = fleet.command("vantage", "rotate", "lagos", "--config", str(fleet.file), "--json")
-    import json
-    import signal
-
     (fleet.folder / "agent-lagos" / "token").write_text(json.loads(done.stdout)["token"])
     assert agent.process is not None
     agent.process.send_signal(signal.SIGHUP)
@@ -152,7 +148,7 @@ def test_a_token_that_is_revoked_in_flight(fleet: Fleet) -> None:
 
 
 def test_a_cloned_agent(fleet: Fleet, tmp_path: Path) -> None:
-    """Two agents with one identity: equal keys with other content are counted and said on both sides; the first row stays."""
+    """Two agents with one identity: equal keys with other content are counted and said; the first row stays."""
     agent = fleet.agent("lagos")
     agent.start()
     fleet.until_rows(3)
@@ -177,7 +173,7 @@ def test_a_cloned_agent(fleet: Fleet, tmp_path: Path) -> None:
 
 
 def test_an_upgrade_loses_no_slot_and_doubles_none(fleet: Fleet) -> None:
-    """Stopped and started again, as an upgrade or a rollback does it: what falls between is an outage, nothing is twice."""
+    """Stopped and started again, as an upgrade or a rollback does it: between is an outage, nothing is twice."""
     agent = fleet.agent("lagos")
     agent.start()
     for _ in range(3):
@@ -196,7 +192,8 @@ def test_configuration_reaches_agents_and_a_bad_one_does_not(fleet: Fleet) -> No
     fleet.until_rows(3)
     more = {"q": {"prompt": "ho", "interval": "1s", "deadline": "500ms"}}
     fleet.write(fleet.configuration(probes={**fleet.configuration()["probes"], **more}))
-    until(lambda: fleet.metric("firsttoken_attempts_total", vantage="lagos", probe="q", outcome="success") >= 2, "q", 60)
+    counted = {"vantage": "lagos", "probe": "q", "outcome": "success"}
+    until(lambda: fleet.metric("firsttoken_attempts_total", **counted) >= 2, "attempts of the new probe", 60)
     fleet.write({"targets": {}})
     fleet.hub.until_said("the new configuration is refused")
     fleet.until_rows(4)
@@ -213,17 +210,9 @@ def test_an_agent_starts_and_measures_without_its_hub(fleet: Fleet) -> None:
     fleet.hub.kill()
     agent.start()
     wait(4.0)
-    assert (fleet._waiting("lagos") or 0) >= 3
+    assert (fleet.waiting("lagos") or 0) >= 3
     fleet.start_hub()
     fleet.until_rows(6)
     fleet.settled()
     balanced(fleet, "agent_off")
 
-
-def test_debug(fleet):
-    fleet.agent("lagos").start()
-    fleet.until_rows(6)
-    fleet.settled()
-    wait(3)
-    print(fleet.account(), fleet.product_says())
-    assert 0
