@@ -220,7 +220,7 @@ dashboard = Board(
             Table(
                 drill=UID["latency"],
                 title="Certificates: time until they expire",
-                description="Yellow below 21 days, red below 7.",
+                description="Yellow below 14 days, red below 3, as the alerts are.",
                 targets=[
                     prom(
                         f"sort(min by (target) (firsttoken_certificate_expiry_timestamp_seconds{{{CHOSEN}}}) - time())",
@@ -231,7 +231,7 @@ dashboard = Board(
                 transformations=[{"id": "organize", "options": {"excludeByName": {"Time": True}}}],
                 overrides=[override("Value", displayName="expires in", color={"mode": "thresholds"})],
                 unit="s",
-                thresholds=steps((7 * 86400, YELLOW), (21 * 86400, GREEN), base=RED),
+                thresholds=steps((3 * 86400, YELLOW), (14 * 86400, GREEN), base=RED),
             ),
         ],
     ],

@@ -20,7 +20,7 @@ from panels import (
 )
 from queries import ALERTS, CHOSEN, TAG, UID, custom, links, live_variables, notes, prom
 
-SCOPE = "alertname, severity, provider, target, vantage"
+SCOPE = "incident, scope, alertname, severity, provider, target, vantage"
 
 
 def failed(span: str, by: str = "") -> str:
@@ -100,7 +100,8 @@ dashboard = Board(
         [
             Table(
                 title="Firing now, by scope",
-                description="No vantage: it is seen from several places. No target: it is the provider's or our own.",
+                description="One message is sent for an incident; what a wider one explains is left out of it. "
+                "No vantage: it is seen from several places. No target: it is the provider's or our own.",
                 targets=[prom(f"max by ({SCOPE}) ({ALERTS})", instant=True, form="table")],
                 transformations=NO_TIME,
                 overrides=[override("Value", custom__hidden=True)],
@@ -111,7 +112,7 @@ dashboard = Board(
             ),
             StateTimeline(
                 title="Alerts over time",
-                targets=[prom(f"max by ({SCOPE}) ({ALERTS})", "{{alertname}} {{provider}} {{target}} {{vantage}}")],
+                targets=[prom(f"max by ({SCOPE}) ({ALERTS})", "{{incident}}: {{alertname}} {{target}} {{vantage}}")],
                 color="thresholds",
                 thresholds=steps(base=RED),
                 mappings=states(_1=("fires", RED)),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from importlib import resources
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +18,10 @@ from monitor.rules.groups import to_yaml
 from monitor.rules.receivers import VARIABLES, from_environment
 
 _DURATION = re.compile(r"([1-9]\d*(ms|[smhd]))+")
+
+
+class Missing(MonitorError):
+    """A file of this installation is not there; the sentence says which."""
 
 
 class BadPace(MonitorError):
@@ -33,12 +39,18 @@ def alertmanager(
         str, typer.Option("--group-interval", help="Wait before news of an incident are told.")
     ] = Pace().interval,
     repeat: Annotated[str, typer.Option("--repeat", help="Tell again what still fires.")] = Pace().repeat,
+    show_templates: Annotated[
+        bool, typer.Option("--show-templates", help="Print firsttoken.tmpl instead: how messages read.")
+    ] = False,
 ) -> None:
     """Print alertmanager.yml: by incident, without what a wider alert covers, to whom the environment names.
 
     FIRSTTOKEN_ALERT_WEBHOOK_URL, ..._EMAIL_TO, ..._SLACK_URL_FILE, ..._PAGERDUTY_KEY_FILE and their companions are
     described in docs/alerts.md. Secrets are files that Alertmanager reads itself.
     """
+    if show_templates:
+        typer.echo(template_file().read_text(encoding="utf-8"), nl=False)
+        return
     receivers = from_environment(os.environ)
     if not receivers.everything and not receivers.critical:
         names = ", ".join(name for name in VARIABLES if name.endswith(("WEBHOOK_URL", "EMAIL_TO", "SLACK_URL_FILE")))
@@ -52,6 +64,15 @@ def alertmanager(
     )
     tree = configuration(every_alert(Thresholds()), receivers, templates, pace)
     typer.echo(HEAD + to_yaml(tree), nl=False)
+
+
+def template_file() -> Path:
+    """firsttoken.tmpl of this version: inside the installed package, or beside it in a checkout."""
+    package = Path(str(resources.files("monitor")))
+    for folder in (package / "_templates", package.parent / "deploy" / "alertmanager"):
+        if (folder / "firsttoken.tmpl").is_file():
+            return folder / "firsttoken.tmpl"
+    raise Missing(f"firsttoken.tmpl is missing from this installation (looked beside {package})")
 
 
 def _checked(option: str, text: str) -> str:

@@ -192,8 +192,15 @@ def lagos(**more: str) -> dict[str, str]:
 
 def down() -> list[Case]:
     late = between(30, 50, "server_error wait")
-    dead_line = between(30, 50, "connect_timeout connect")
+    dead_line = between(30, 90, "connect_timeout connect")
     two = [("chat", "acme"), ("embed", "acme"), ("own", "self")]
+
+    def refused(minute: int) -> Said:
+        return None if not 30 <= minute < 60 else "forbidden wait" if minute % 3 else "connect_timeout connect"
+
+    def always(minute: int) -> Said:
+        return "server_error wait"
+
     lines = [
         Probing(place, target=target, provider=provider, says=dead_line if place == "lagos" else lambda _: None)
         for place in PLACES
@@ -283,15 +290,55 @@ def down() -> list[Case]:
         ),
         Case(
             "a dead line in Lagos is about Lagos, and no target is down for it",
-            seen(70, *lines),
+            seen(120, *lines),
             (
                 at(31, "LineDown"),
                 at(36, "LineDown", lagos()),
                 at(45, "TargetDown"),
                 at(45, "ProviderDown"),
                 at(45, "TargetDownFromVantage"),
-                at(45, "ErrorBudgetBurn"),
-                at(60, "LineDown"),
+                at(85, "ErrorBudgetBurn"),
+                at(85, "LineDown", lagos()),
+                at(100, "LineDown"),
+            ),
+        ),
+        Case(
+            "a place whose line is dead has no say: one more that fails is one of two, not two of three",
+            seen(
+                70,
+                *(one for one in lines if (one.vantage, one.target) != ("london", "own")),
+                Probing("london", target="own", provider="self", says=always),
+            ),
+            (at(60, "LineDown", lagos()), at(60, "TargetDown")),
+        ),
+        Case(
+            "and of two places the other decides alone",
+            seen(
+                70,
+                *(one for one in lines if one.vantage == "lagos"),
+                Probing("london"),
+                Probing("london", target="own", provider="self", says=always),
+            ),
+            (
+                at(60, "LineDown", lagos()),
+                at(60, "TargetDown", {"provider": "self", "target": "own", "model": "small"}),
+            ),
+        ),
+        Case(
+            "a place that everybody refuses, most of the time, has a line",
+            seen(
+                70,
+                *(Probing("lagos", target=target, provider=provider, says=refused) for target, provider in two),
+                *(Probing("london", target=target, provider=provider) for target, provider in two),
+            ),
+            (
+                at(50, "LineDown"),
+                at(
+                    50,
+                    "TargetDownFromVantage",
+                    *(lagos(provider=provider, target=target, model="small") for target, provider in two),
+                ),
+                at(50, "TargetDown"),
             ),
         ),
     ]

@@ -210,6 +210,12 @@ def test_nobody_to_tell_is_said(app: typer.Typer) -> None:
     assert "nobody is told" in done.stderr
 
 
+def test_templates_come_along(app: typer.Typer) -> None:
+    """Who installed by pip gets the messages' texts from the command."""
+    shown = CliRunner().invoke(app, ["alertmanager", "--show-templates"]).stdout
+    assert shown == (ROOT / "deploy" / "alertmanager" / "firsttoken.tmpl").read_text("utf-8")
+
+
 def test_names_have_one_prefix() -> None:
     """So that a Prometheus of many products can tell ours."""
     assert all(rule["alert"].startswith(PREFIX) for rule in ALERTING)
