@@ -149,7 +149,7 @@ class Uplink:
             await self._round(BACKLOG_BATCH)
         elif self._spool.notes_waiting and self._deliver_notes is not None:
             await self._send_notes()
-        elif self._spool.last_id > self._seen_id:
+        elif self._spool.last_id > self._seen_id and not self._has_backlog():
             await self._gather()
             await self._fresh_round()
         elif self._spool.depth and self._clock.monotonic_ns() >= self._resting_until_ns:
@@ -157,6 +157,10 @@ class Uplink:
                 await self._round(BACKLOG_BATCH)
         else:
             await self._wait_for_fresh(IDLE_SECONDS)
+
+    def _has_backlog(self) -> bool:
+        """Whether older ones wait behind the fresh ones; its rounds, newest first, carry the fresh ones along."""
+        return self._spool.depth > self._spool.last_id - self._seen_id
 
     async def _wait_for_fresh(self, seconds: float) -> bool:
         with suppress(TimeoutError):

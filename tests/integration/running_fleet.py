@@ -253,7 +253,9 @@ class Fleet:
                 for number in segment.numbers(0, until_us):
                     at = segment.grid.instant_us(number)
                     account.owed += 1
-                    outcome, why = answered.pop((*key, at), (None, None))
+                    # after a step of the clock backwards a slot may be walked again, some microseconds behind
+                    walks = [answered.pop((*key, at + n)) for n in range(5) if (*key, at + n) in answered]
+                    outcome, why = min(walks, key=lambda one: one[0] == "missed", default=(None, None))
                     if outcome == "missed":
                         account.missed[str(why)] += 1
                     elif outcome is not None:
