@@ -35,7 +35,14 @@ from monitor.store.engine import open_engine
 from monitor.wire import decode, encode
 
 TOKENS = 100
-LISTENER = {"name": "main", "models": {"*": {"ttft_seconds": 0.2, "tokens": TOKENS, "tokens_per_second": 50}}}
+TTFT_SECONDS, RATE = 0.2, 50
+STREAM_SECONDS = TTFT_SECONDS + TOKENS / RATE
+LEAST_INTERVAL_SECONDS = STREAM_SECONDS + 1.0
+"""The deadline lies below the interval, and a stream must end before it with some time to spare."""
+LISTENER = {
+    "name": "main",
+    "models": {"*": {"ttft_seconds": TTFT_SECONDS, "tokens": TOKENS, "tokens_per_second": RATE}},
+}
 
 
 def configuration(url: str, targets: int, interval: float) -> dict[str, Any]:
@@ -50,7 +57,7 @@ def configuration(url: str, targets: int, interval: float) -> dict[str, Any]:
                 "prompt": "hi",
                 "max_output_tokens": 2 * TOKENS,
                 "interval": f"{interval}s",
-                "deadline": f"{interval * 0.8}s",
+                "deadline": f"{max(interval * 0.8, STREAM_SECONDS + 0.5):g}s",
             }
         },
         "web": {"listen": "127.0.0.1:0"},
@@ -196,6 +203,11 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=60.0)
     chosen = parser.parse_args()
+    if chosen.interval < LEAST_INTERVAL_SECONDS:
+        parser.error(
+            f"--interval: found {chosen.interval:g}; allowed: {LEAST_INTERVAL_SECONDS:g} and more, "
+            f"as each stream takes {STREAM_SECONDS:g} s"
+        )
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)
         figures = measure(folder, chosen.targets, chosen.interval, chosen.seconds)

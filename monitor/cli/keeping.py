@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from monitor.store.coverage import Covered
 
 TEND_SECONDS = 60.0
-JUDGE_SECONDS = 2.0
+JUDGE_SECONDS = 4.0
 RETRY_SECONDS = 5.0
 CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
 
