@@ -31,6 +31,7 @@ check: python
 lock: ## resolve the lock files again (needs uv); UPGRADE=--upgrade takes newer versions
 	$(LOCK) --extra embedded --extra simulator --group build pyproject.toml -o locks/demo.txt
 	$(LOCK) --extra embedded --extra simulator --extra dashboards --group build --group test -c locks/demo.txt pyproject.toml -o locks/test.txt
+	$(LOCK) --extra agent -c locks/demo.txt pyproject.toml -o locks/agent.txt
 	$(LOCK) --no-deps locks/model.in -o locks/model.txt
 
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from monitor import __version__
+from monitor.extras import need_hub
 from monitor.model import MonitorError
 
 app = typer.Typer(
@@ -30,6 +31,10 @@ COMMANDS = (
     "alertmanager", "hub", "agent", "vantage", "coverage",
 )  # fmt: skip
 """Each is a function, or a group of them, of the same name in the module of the same name beside this one."""
+
+
+KEEPERS = frozenset({"up", "demo", "hub", "migrate", "vantage", "coverage"})
+"""Those that need the hub's packages."""
 
 
 def _show_version(asked: bool) -> None:
@@ -50,6 +55,8 @@ def _options(
 def _register(arguments: list[str]) -> None:
     """Load the one command that is asked for (the others' libraries would cost a second), or all, for the help."""
     asked = [name for name in COMMANDS if arguments[:1] == [name]]
+    if asked and asked[0] in KEEPERS:
+        need_hub(asked[0])
     for name in asked or COMMANDS:
         command = getattr(importlib.import_module(f"monitor.cli.{name}"), name)
         if isinstance(command, typer.Typer):

@@ -50,14 +50,14 @@ class Child:
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
+    command: str = COMMAND
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         clean = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "FIRSTTOKEN_VANTAGE")}
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.prefix, COMMAND, *self.arguments], env=clean | dict(self.environment), stdout=log, stderr=log
-            )
+            whole = [*self.prefix, self.command, *self.arguments]
+            self.process = subprocess.Popen(whole, env=clean | dict(self.environment), stdout=log, stderr=log)
 
     def kill(self) -> None:
         """As a power cut would: at once, without a word."""
