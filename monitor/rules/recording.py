@@ -13,8 +13,10 @@ from monitor.rules.promql import (
     DOWN,
     FAILING,
     INTERVAL,
+    LATEST,
     LINE_DOWN,
     PAIR,
+    PROCESS,
     SERIES,
     SUCCESS,
     TARGET,
@@ -59,7 +61,7 @@ def votes(t: Thresholds) -> list[Recorded]:
     """Who says that a target does not answer, whose line is down, and how many agree."""
     cast, yes = "target:firsttoken_votes:cast", "target:firsttoken_votes:down"
     return [
-        # of several hubs, or a process and its successor, the latest word counts
+        # of several hubs, or a process and its successor, the last word counts
         Recorded(ATTEMPT, f"max by ({SERIES}) (firsttoken_last_attempt_timestamp_seconds)"),
         Recorded(SUCCESS, f"max by ({SERIES}) (firsttoken_last_success_timestamp_seconds)"),
         Recorded(INTERVAL, f"max by ({SERIES}) (firsttoken_interval_seconds)"),
@@ -80,7 +82,7 @@ def _failing(t: Thresholds) -> str:
     return expression(
         f"""
         (
-        (max by ({SERIES}) (firsttoken_last_attempt_success) == bool 0)
+        (max by ({SERIES}) (firsttoken_last_attempt_success and on ({SERIES}, {PROCESS}) {LATEST}) == bool 0)
         * on ({SERIES}) (
         ({ATTEMPT} - {SUCCESS} > bool {t.down_intervals:g} * {INTERVAL})
         or on ({SERIES}) ({never})
@@ -171,7 +173,7 @@ def latency(t: Thresholds) -> list[Recorded]:
     cast, yes = "target:firsttoken_slow_votes:cast", "target:firsttoken_slow_votes:slow"
     quorum = f"({yes} >= bool {t.quorum:g}) * ({yes} / {cast} >= bool {t.quorum_share:g})"
     return [
-        Recorded(median, f"max by ({SERIES}) (quantile_over_time(0.5, firsttoken_last_ttft_seconds[{window}]))"),
+        Recorded(median, _median(window)),
         Recorded(usual, _usual(t, median)),
         Recorded(
             "series:firsttoken_ttft_seconds:slowdown",
@@ -197,6 +199,18 @@ def latency(t: Thresholds) -> list[Recorded]:
             f"({pair} unless on (target) target:firsttoken_target:slow == 1) or {pair} * 0",
         ),
     ]
+
+
+def _median(window: str) -> str:
+    """Over the copies that measured, weighted by how often: one that has only old news says nothing."""
+    counted = f"(increase(firsttoken_ttft_seconds_count[{window}]) > 0)"
+    own = f"quantile_over_time(0.5, firsttoken_last_ttft_seconds[{window}])"
+    return expression(
+        f"""
+        sum by ({SERIES}) ({own} * on ({SERIES}, {PROCESS}) {counted})
+        / sum by ({SERIES}) ({counted} and on ({SERIES}, {PROCESS}) {own})
+        """
+    )
 
 
 def _usual(t: Thresholds, median: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.rules.alert import Alert, Silences, listed, told
-from monitor.rules.promql import PAIR, TARGET, VANTAGE, expression
+from monitor.rules.promql import LATEST, PAIR, PROCESS, SERIES, TARGET, VANTAGE, expression
 from monitor.rules.recording import BURN_PAIRS, BurnPair
 from monitor.rules.thresholds import Thresholds, duration
 
@@ -334,7 +334,8 @@ def _certificates(t: Thresholds) -> list[Alert]:
 
 
 def _certificate(within: float, severity: str, *, last: bool = False) -> Alert:
-    left = f"min by ({TARGET}) (firsttoken_certificate_expiry_timestamp_seconds) - time()"
+    shown = f"firsttoken_certificate_expiry_timestamp_seconds and on ({SERIES}, {PROCESS}) {LATEST}"
+    left = f"min by ({TARGET}) ({shown}) - time()"
     return Alert(
         name="CertificateExpiring",
         window=duration(within),

@@ -435,6 +435,13 @@ def latency() -> list[Case]:
             (at(120, "Slow"), at(149, "SlowFromVantage")),
         ),
         Case(
+            "a hub that kept the slow times of a while ago has no say",
+            seen(
+                350, *chat(lambda minute: 3.0, instance="hub-b:1", ends=10), *chat(usual, instance="hub-a:1", begins=10)
+            ),
+            (at(250, "Slow"), at(250, "SlowFromVantage")),
+        ),
+        Case(
             "a restarted process is no regression, and its counters begin anew",
             seen(350, *chat(usual, gone=lambda minute: 220 <= minute < 225)),
             (at(250, "Slow"), at(250, "SlowFromVantage"), at(250, "TargetDown")),
@@ -559,9 +566,10 @@ def limits() -> list[Case]:
         Case(
             "a certificate, from sixteen days to three, then renewed",
             {
+                **seen(40, Probing("lagos")),
                 expiry: compress(
                     [16 * 86_400.0] * 10 + [13 * 86_400.0] * 10 + [2 * 86_400.0] * 10 + [90 * 86_400.0] * 10
-                )
+                ),
             },
             (
                 at(9, "CertificateExpiring"),
@@ -572,7 +580,7 @@ def limits() -> list[Case]:
         ),
         Case(
             "a certificate that has expired is not less bad",
-            {expiry: compress([600.0] * 40)},
+            {**seen(40, Probing("lagos")), expiry: compress([600.0] * 40)},
             (at(30, "CertificateExpiring", *ends),),
         ),
     ]
@@ -824,6 +832,15 @@ def fleet() -> list[Case]:
             "simulated places say so",
             seen(60, Probing("lagos", says=between(30, 50, "server_error wait"), simulated="true")),
             (at(40, "TargetDown", CHAT),),
+        ),
+        Case(
+            "a hub that has only old news does not speak against the one that has new ones",
+            seen(
+                100,
+                *everywhere(lambda _: None, instance="hub-b:1", ends=20),
+                *everywhere(between(30, 60, "server_error wait"), instance="hub-a:1", begins=20),
+            ),
+            (at(29, "TargetDown"), at(45, "TargetDown", CHAT), at(70, "TargetDown")),
         ),
         Case(
             "two hubs that share the work are added up, and their gauges are one",
