@@ -62,6 +62,7 @@ def configuration(url: str, targets: int, interval: float) -> dict[str, Any]:
         },
         "web": {"listen": "127.0.0.1:0"},
         "log": {"format": "json"},
+        "witness": "off",
     }
 
 

@@ -430,6 +430,21 @@ class Connection(httpcore.AsyncNetworkStream):
         segments = None if self.proxied else Segments.of(self._sock)
         return segments.facts if segments else TcpFacts()
 
+    async def part(self, seconds: float) -> None:
+        """Say goodbye, wait for the peer's own at most so long, and close: neither side is left with a reset."""
+        if self._closed:
+            return
+        with suppress(OSError, ssl.SSLError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._tls is not None:
+                    with suppress(ssl.SSLWantReadError):
+                        self._tls.unwrap()
+                    await self._flush()
+                self._sock.shutdown(socket.SHUT_WR)
+                while await self._next_arrival():
+                    pass
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Close at once; no TLS goodbye, nobody waits for it."""
         if not self._closed:

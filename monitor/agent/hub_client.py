@@ -22,7 +22,7 @@ from monitor.agent.transport import trusting
 from monitor.agent.uplink import PutOff, Refusal
 from monitor.clock import Clock
 from monitor.model import Attempt, Secret, StoreRefuses, StoreUnavailable
-from monitor.wire import WireError, encode, encode_note
+from monitor.wire import WireError, encode, encode_note, encode_sighting
 from monitor.wire.fleet import (
     MAX_ANSWER_BYTES,
     MAX_PACKED_BYTES,
@@ -33,6 +33,7 @@ from monitor.wire.fleet import (
     encode_heartbeat,
     encode_upload,
 )
+from monitor.witness import Sighting
 
 MAX_CONFIG_BYTES = 4_000_000
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
@@ -105,8 +106,16 @@ class HubClient:
         refused = receipt.notes_rejected.items()
         return [(notes[index].note.id, reason) for index, reason in refused if index < len(notes)]
 
-    async def _upload(self, attempts: Sequence[bytes], notes: Sequence[object]) -> Receipt:
-        body = encode_upload(self._agent(), attempts, notes)
+    async def sight(self, sightings: Sequence[Sighting]) -> Sequence[tuple[Sighting, str]]:
+        """Sightings that the hub will never take, with reasons. Raises StoreUnavailable."""
+        receipt = await self._upload((), (), [encode_sighting(one) for one in sightings])
+        refused = receipt.sightings_rejected.items()
+        return [(sightings[index], reason) for index, reason in refused if index < len(sightings)]
+
+    async def _upload(
+        self, attempts: Sequence[bytes], notes: Sequence[object], sightings: Sequence[object] = ()
+    ) -> Receipt:
+        body = encode_upload(self._agent(), attempts, notes, sightings)
         packed = gzip.compress(body, 6)
         if len(packed) > MAX_PACKED_BYTES or len(body) > MAX_UPLOAD_BYTES:
             raise TooLarge

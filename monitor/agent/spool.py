@@ -38,7 +38,8 @@ from monitor.agent.spoolfile import (
 from monitor.clock import Clock, instant, wall_ns
 from monitor.model import Attempt, SpoolFull
 from monitor.notes import LossReason, LostNote, Note
-from monitor.wire import WireError, decode, decode_note, dumps, encode, encode_note
+from monitor.wire import WireError, decode, decode_note, decode_sighting, dumps, encode, encode_note, encode_sighting
+from monitor.witness import Sighting
 
 MOST_IN_ONE_TRANSACTION = 200
 MOST_REMEMBERED = 10_000
@@ -65,6 +66,14 @@ class SpooledNote:
 
 
 @dataclass(frozen=True, slots=True)
+class SpooledSighting:
+    """What a look saw, with the id under which its delivery is acknowledged."""
+
+    id: int
+    sighting: Sighting
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A spool file that was set aside: what it held lies between these instants."""
 
@@ -82,6 +91,7 @@ class _Facts:
     oldest_us: int | None = None
     last_id: int = 0
     notes: int = 0
+    sightings: int = 0
     agent: str = ""
     losses: Mapping[str, int] = field(default_factory=dict)
 
@@ -160,6 +170,11 @@ class Spool:
         return self._facts.notes
 
     @property
+    def sightings_waiting(self) -> int:
+        """How many results of looks at neutral endpoints wait."""
+        return self._facts.sightings
+
+    @property
     def agent(self) -> str:
         """Who writes here: 32 hex digits, made with the file; empty while the disk refuses to make one."""
         return self._facts.agent
@@ -214,6 +229,19 @@ class Spool:
     async def delete_notes(self, ids: Sequence[int]) -> None:
         """Forget notes that were acknowledged."""
         await self._ask(lambda file: file.delete_notes(ids))
+
+    async def sight(self, sighting: Sighting) -> None:
+        """Keep what a look saw; on return it has reached the disk. Raises SpoolFull."""
+        payload = dumps(encode_sighting(sighting)).decode()
+        await self._ask(lambda file: file.sight(sighting.vantage, payload))
+
+    async def take_sightings(self, limit: int) -> list[SpooledSighting]:
+        """The newest that wait; one that cannot be read is dropped. They stay until deleted."""
+        return await self._ask(lambda file: self._take_sightings(file, limit), reads=True)
+
+    async def delete_sightings(self, ids: Sequence[int]) -> None:
+        """Forget sightings that were acknowledged."""
+        await self._ask(lambda file: file.delete_sightings(ids))
 
     async def mark_alive(self, until: datetime, boot: str) -> None:
         """Everything up to this instant is on disk."""
@@ -350,7 +378,14 @@ class Spool:
             return
         losses = file.losses + self._uncounted
         self._facts = _Facts(
-            file.depth, file.size_bytes, file.oldest_us, file.last_id, file.notes_waiting, file.agent, losses
+            depth=file.depth,
+            size_bytes=file.size_bytes,
+            oldest_us=file.oldest_us,
+            last_id=file.last_id,
+            notes=file.notes_waiting,
+            sightings=file.sightings_waiting,
+            agent=file.agent,
+            losses=losses,
         )
 
     @staticmethod
@@ -435,6 +470,18 @@ class Spool:
         for note_id, vantage, payload in file.notes(limit):
             with suppress(WireError, ValueError):
                 found.append(SpooledNote(vantage, decode_note(vantage, json.loads(payload) | {"id": note_id})))
+        return found
+
+    @staticmethod
+    def _take_sightings(file: SpoolFile, limit: int) -> list[SpooledSighting]:
+        found, broken = [], []
+        for row_id, vantage, payload in file.sightings(limit):
+            try:
+                found.append(SpooledSighting(row_id, decode_sighting(vantage, json.loads(payload))))
+            except (WireError, ValueError):
+                broken.append(row_id)
+        if broken:
+            file.delete_sightings(broken)
         return found
 
     def _reject(self, file: SpoolFile, row: SpooledRow, reason: str) -> None:

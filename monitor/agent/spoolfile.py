@@ -25,6 +25,8 @@ ROW_OVERHEAD_BYTES = 64
 MAX_REJECTED = 1_000
 MAX_NOTES = 20_000
 """Of these the newest are kept: what they say of older slots is lost, and coverage calls those slots lost."""
+MAX_SIGHTINGS = 60_000
+"""Of these the newest are kept: more than a week of five endpoints a minute, some 20 MB."""
 MAX_WALKED = 10_000
 KEPT_ASIDE = 3
 TABLES = {"attempts", "rejected", "losses", "notes", "identity", "walked"}
@@ -47,6 +49,13 @@ CREATE TABLE identity (
 INSERT INTO identity (only_row, agent) VALUES (1, lower(hex(randomblob(16))));
 """
 """What version 2 has more; version 1 kept gaps in a table of their own."""
+SIGHTINGS = """
+CREATE TABLE IF NOT EXISTS sightings (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, vantage TEXT NOT NULL, payload TEXT NOT NULL
+)
+"""
+"""Added to version 2 later, and made where it is missing. Whatever is only added leaves the version as it is: the
+release before, to which an agent may be rolled back, reads the file and leaves the new table alone."""
 
 SeriesKey = tuple[str, str, str]
 """(vantage, target, probe), by name."""
@@ -91,7 +100,7 @@ class SpoolFile:
     def __init__(self, path: Path) -> None:
         """Open or create. Raises SpoolCorrupt when it cannot be read, sqlite3.Error when the disk refuses."""
         self.path = path
-        self.depth = self.size_bytes = self.last_id = self.notes_waiting = 0
+        self.depth = self.size_bytes = self.last_id = self.notes_waiting = self.sightings_waiting = 0
         self.oldest_us: int | None = None
         self.losses: Counter[str] = Counter()
         self.agent = ""
@@ -124,6 +133,7 @@ class SpoolFile:
         self.last_id = sequence[0] if sequence else 0
         self.losses = Counter(dict(self._db.execute("SELECT reason, count FROM losses")))
         self.notes_waiting = self._db.execute("SELECT count(*) FROM notes").fetchone()[0]
+        self.sightings_waiting = self._db.execute("SELECT count(*) FROM sightings").fetchone()[0]
         self.agent = self._db.execute("SELECT agent FROM identity").fetchone()[0]
         self._refresh_oldest()
 
@@ -227,6 +237,23 @@ class SpoolFile:
         removed = self._db.executemany("DELETE FROM notes WHERE id = ?", [(one,) for one in ids]).rowcount
         self.notes_waiting -= max(0, removed)
 
+    def sight(self, vantage: str, payload: str) -> None:
+        """Keep what a look at a neutral endpoint saw."""
+        self._db.execute("INSERT INTO sightings (vantage, payload) VALUES (?, ?)", (vantage, payload))
+        self.sightings_waiting += 1
+        if self.sightings_waiting > MAX_SIGHTINGS:
+            old = "DELETE FROM sightings WHERE id IN (SELECT id FROM sightings ORDER BY id LIMIT ?)"
+            self.sightings_waiting -= self._db.execute(old, (self.sightings_waiting - MAX_SIGHTINGS,)).rowcount
+
+    def sightings(self, limit: int) -> list[tuple[int, str, str]]:
+        """The newest that wait: (id, vantage, payload)."""
+        return list(self._db.execute("SELECT id, vantage, payload FROM sightings ORDER BY id DESC LIMIT ?", (limit,)))
+
+    def delete_sightings(self, ids: Iterable[int]) -> None:
+        """Forget what was acknowledged."""
+        removed = self._db.executemany("DELETE FROM sightings WHERE id = ?", [(one,) for one in ids]).rowcount
+        self.sightings_waiting -= max(0, removed)
+
     def alive(self) -> tuple[int | None, str | None]:
         """Up to when everything is on disk (microseconds), and in which boot of the machine that was said."""
         row = self._db.execute("SELECT alive_us, boot FROM identity").fetchone()
@@ -286,7 +313,7 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA synchronous = FULL")
     db.executescript(
         f"BEGIN; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; "
-        f"{SCHEMA} {NOTES} COMMIT;"
+        f"{SCHEMA} {NOTES} {SIGHTINGS}; COMMIT;"
     )
     sync_directory(path.parent)
 
@@ -303,6 +330,8 @@ def _check(db: sqlite3.Connection) -> None:
         verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if older and verdict == "ok":
             _upgrade(db)
+        if verdict == "ok":
+            db.execute(SIGHTINGS)
         db.execute("PRAGMA journal_mode = WAL")
     except sqlite3.DatabaseError as error:
         if not is_corrupt(error):

@@ -85,7 +85,7 @@ class Backend(httpcore.AsyncNetworkBackend):
         tape.starts_over()
         until = asyncio.get_running_loop().time() + (10.0 if timeout is None else timeout)
         first_host, first_port = (self._proxy.host, self._proxy.port or 80) if self._proxy else (host, port)
-        addresses = await self._resolve(tape, first_host, first_port)
+        addresses = await self.resolve(tape, first_host, first_port)
         tape.mark(Mark.CONNECT_START)
         sock, connected_ns = await self._connect_first(addresses, until)
         tape.went_on(connected_ns)
@@ -107,7 +107,8 @@ class Backend(httpcore.AsyncNetworkBackend):
         tape.mark(Mark.CONNECT_END, connected_ns)
         return connection
 
-    async def _resolve(self, tape: Tape, host: str, port: int) -> list[tuple[Any, ...]]:
+    async def resolve(self, tape: Tape, host: str, port: int) -> list[tuple[Any, ...]]:
+        """The addresses of a host as `getaddrinfo` has them, marked unless it is one itself. Raises OSError."""
         if _is_address(host):
             return self._allowed(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
         tape.mark(Mark.RESOLVE_START)

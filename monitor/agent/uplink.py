@@ -21,6 +21,7 @@ import structlog
 from monitor.agent.spool import Spool, SpooledNote, SpooledRow
 from monitor.clock import NS, Clock
 from monitor.model import Attempt, SpoolFull, StoreRefuses, StoreUnavailable
+from monitor.witness import Sighting
 
 FRESH_BATCH = 500
 BACKLOG_BATCH = 100
@@ -36,6 +37,9 @@ LATE_AFTER_SECONDS = 120.0
 """Two scrape intervals of a minute: what arrives later than that after its end tells of the past, not of now."""
 
 NOTES_AT_ONCE = 50
+SIGHTINGS_AT_ONCE = 200
+SIGHTINGS_EVERY_SECONDS = 10.0
+"""Sightings wait for each other, unless many wait: nothing depends on their being known at once."""
 PUT_OFF_SECONDS = 30.0
 FRUITLESS_ROUNDS = 5
 """A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
@@ -51,6 +55,8 @@ Refusal = tuple[Attempt, str]
 Deliver = Callable[[Sequence[Attempt]], Awaitable[Sequence[Refusal]]]
 DeliverNotes = Callable[[Sequence[SpooledNote]], Awaitable[Sequence[tuple[int, str]]]]
 """Takes notes; gives the ids of those that will never be taken, and why."""
+DeliverSightings = Callable[[Sequence[Sighting]], Awaitable[Sequence[tuple[Sighting, str]]]]
+"""Takes sightings; gives those that will never be taken, and why."""
 log = structlog.get_logger("firsttoken.uplink")
 
 
@@ -87,8 +93,11 @@ class Uplink:
         backlog_pause_seconds: float = BACKLOG_PAUSE_SECONDS,
         on_failure: Callable[[], None] = lambda: None,
         deliver_notes: DeliverNotes | None = None,
+        deliver_sightings: DeliverSightings | None = None,
     ) -> None:
         self._spool = spool
+        self._deliver_sightings = deliver_sightings
+        self._sighted_ns: int | None = None  # when sightings last went
         self._deliver = deliver
         self._deliver_notes = deliver_notes
         self._resting_until_ns = 0  # everything that waits was put off
@@ -129,6 +138,8 @@ class Uplink:
                 more = await self._round(BACKLOG_BATCH)  # also when the store was away: it may be back
                 while more and self.away is None:
                     more = await self._round(BACKLOG_BATCH)
+                if self.away is None and self._deliver_sightings is not None:
+                    await self._send_sightings()
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -147,11 +158,15 @@ class Uplink:
             await asyncio.sleep(self._next_pause())
             await self._send_notes()
             await self._round(BACKLOG_BATCH)
+            if not self._spool.depth and self._deliver_sightings is not None:
+                await self._send_sightings()
         elif self._spool.notes_waiting and self._deliver_notes is not None:
             await self._send_notes()
         elif self._spool.last_id > self._seen_id and not self._has_backlog():
             await self._gather()
             await self._fresh_round()
+        elif self._are_sightings_due():
+            await self._send_sightings()
         elif self._spool.depth and self._clock.monotonic_ns() >= self._resting_until_ns:
             if not await self._wait_for_fresh(self._backlog_pause):
                 await self._round(BACKLOG_BATCH)
@@ -305,6 +320,44 @@ class Uplink:
             self._on_failure()
             log.error("a note about slots is refused for good", note=note_id, cause=reason[:500])
         await self._spool.delete_notes([one.note.id for one in notes])
+
+    # ------------------------------------------------------------------------------------------------ sightings
+
+    def _are_sightings_due(self) -> bool:
+        waiting = self._spool.sightings_waiting if self._deliver_sightings is not None else 0
+        since, now_ns = self._sighted_ns, self._clock.monotonic_ns()
+        rested = since is None or now_ns - since >= SIGHTINGS_EVERY_SECONDS * NS
+        return waiting >= SIGHTINGS_AT_ONCE or (waiting > 0 and rested)
+
+    async def _send_sightings(self) -> None:
+        """Deliver the newest that wait and forget them; what is refused is said once for all of them."""
+        self._sighted_ns = self._clock.monotonic_ns()
+        rows = await self._spool.take_sightings(SIGHTINGS_AT_ONCE)
+        if not rows:
+            return
+        try:
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                refused = await self._show([row.sighting for row in rows])
+        except (StoreUnavailable, TimeoutError) as error:
+            self._note_away(error if isinstance(error, StoreUnavailable) else StoreUnavailable("no answer in time"))
+            return
+        self._note_back()
+        if refused:
+            log.warning("looks at neutral endpoints are refused for good", refused=len(refused), cause=refused[0][1])
+        await self._spool.delete_sightings([row.id for row in rows])
+
+    async def _show(self, sightings: Sequence[Sighting]) -> list[tuple[Sighting, str]]:
+        """Deliver; what breaks a delivery as a whole is halved until it stands alone, and then refused."""
+        assert self._deliver_sightings is not None
+        try:
+            return list(await self._deliver_sightings(sightings))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  # kept as the reason
+            if len(sightings) == 1:
+                return [(sightings[0], f"{type(error).__name__}: {error}")]
+            middle = len(sightings) // 2
+            return await self._show(sightings[:middle]) + await self._show(sightings[middle:])
 
     def _note_away(self, error: StoreUnavailable) -> None:
         self._on_failure()

@@ -30,13 +30,14 @@ from monitor.cli.leaving import leave
 from monitor.cli.probing import Probing
 from monitor.cli.service import DRAIN_SECONDS, Process, run
 from monitor.clock import CorrectedClock
-from monitor.config import Config, InvalidConfig
+from monitor.config import Config, InvalidConfig, Witness
 from monitor.config.agentfile import AgentFile, load_agent_file
 from monitor.config.handout import accept
 from monitor.config.types import FrozenDict
 from monitor.metrics import Metrics
 from monitor.model import Attempt, ConfigError, Series, StoreUnavailable
 from monitor.wire.fleet import Heartbeat
+from monitor.witness import Sighting
 
 HEARTBEAT_SECONDS = 15.0
 CONFIG_SECONDS = 60.0
@@ -84,6 +85,7 @@ class Agent:
             self.metrics,
             self._clock,
             deliver_notes=self._say,
+            deliver_sightings=self._show,
             state_directory=self._state,
             on_attempt=self._observe,
         )
@@ -193,6 +195,9 @@ class Agent:
 
     async def _say(self, notes: Sequence[SpooledNote]) -> Sequence[tuple[int, str]]:
         return await self._client.say(notes)
+
+    async def _show(self, sightings: Sequence[Sighting]) -> Sequence[tuple[Sighting, str]]:
+        return await self._client.sight(sightings)
 
     def _warn_of_conflicts(self, conflicts: int) -> None:
         self._conflicts += conflicts
@@ -305,7 +310,7 @@ class Agent:
         """The fleet's configuration has this vantage point no more: nothing is owed, and nothing is asked."""
         if self._probing.series:
             log.warning("probing stops", cause=str(error))
-            self._probing.reload(replace(self._probing.config, probes=FrozenDict()))
+            self._probing.reload(replace(self._probing.config, probes=FrozenDict(), witness=Witness()))
         self._handout = None
         self._config_error = str(error)
         self._memory.unlink(missing_ok=True)

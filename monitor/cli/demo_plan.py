@@ -86,6 +86,7 @@ def configuration(simulator: Mapping[str, Any], model_url: str | None, port: int
         "targets": targets,
         "probes": _probes(with_model=model_url is not None),
         "prices": {"per_target": dict.fromkeys(PROVIDERS, PRICE)},
+        "witness": _witness(simulator),
         "spool": {"directory": "."},
         "web": {"listen": f"127.0.0.1:{port}"},
         "log": {"level": "warning"},
@@ -96,6 +97,13 @@ def configuration(simulator: Mapping[str, Any], model_url: str | None, port: int
 def _vantage(name: str, simulator: Mapping[str, Any]) -> dict[str, Any]:
     proxy = simulator["proxies"].get(name)
     return {**VANTAGES[name], **({"proxy": proxy["url"]} if proxy else {})}
+
+
+def _witness(simulator: Mapping[str, Any]) -> dict[str, Any]:
+    """Two listeners of the simulator stand for neutral endpoints: the demo speaks to nobody else."""
+    ports = {name: simulator["listeners"][name]["port"] for name in ("jittery", "drifting")}
+    endpoints = {f"sim-{name}": f"tcp://127.0.0.1:{port}" for name, port in ports.items()}
+    return {"interval": "10s", "timeout": "4s", "endpoints": endpoints}
 
 
 def _simulated(name: str, simulator: Mapping[str, Any]) -> dict[str, Any]:

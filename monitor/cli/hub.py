@@ -37,11 +37,15 @@ if TYPE_CHECKING:
     from monitor.hub.server import WebServer
     from monitor.store.fleet import Enrolled
     from monitor.wire.fleet import Heartbeat, Receipt, Upload
+    from monitor.witness import Sighting
 
 LEASE = "sweep"
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 AGENTS_SECONDS = 15.0
+SIGHTING_INTERVALS = 3
+SIGHTING_WAYS_SECONDS = 30.0
+"""A look is the last one for so many intervals, and for the time that it was on its way."""
 MISTAKES_SHOWN = 3
 
 Key = tuple[str, str, str]
@@ -220,6 +224,7 @@ class Hub:
                 known=list(self._known.values()),
                 raw_days=self._config.storage.raw_days,
             ),
+            keeping.store_sightings,
             lambda: self._known,
             lambda vantage: storage.ask(fleet.series_of, vantage),
             self._clock,
@@ -302,6 +307,7 @@ class Hub:
 
     def _lose(self) -> None:
         self._holds = False
+        self.metrics.set_witness(())
         self.fleet_metrics.set_holder(False)
 
     def _let_go(self) -> None:
@@ -323,6 +329,20 @@ class Hub:
         if self._holds:
             starved = self.storage.ask(fleet.starvation, now - timedelta(hours=1))
             self.fleet_metrics.set_agents([self._state(one, starved) for one in enrolled if one.tokens], now)
+            self.metrics.set_witness(self._newest_sightings(now))
+        else:
+            self.metrics.set_witness(())  # the copy that sweeps says it
+
+    def _newest_sightings(self, now: datetime) -> list[Sighting]:
+        """The last looks of what is configured; none that is so old that a later one must have been lost."""
+        from monitor.store import witness
+
+        rules = self._config.witness
+        since = now - timedelta(seconds=SIGHTING_INTERVALS * rules.interval_seconds + SIGHTING_WAYS_SECONDS)
+        configured = {(name, one.name) for name in self._config.vantages for one in rules.seen_from(name)}
+        names = sorted({name for name, _ in configured})
+        newest = self.storage.ask(witness.newest, names, since) if names else []
+        return [one for one in newest if (one.vantage, one.endpoint) in configured]
 
     def _state(self, one: Enrolled, starved: Mapping[str, float]) -> AgentState:
         name = one.vantage.name

@@ -22,11 +22,13 @@ from monitor.metrics import Metrics
 from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
 from monitor.notes import Note
 from monitor.wire.fleet import Heartbeat
+from monitor.witness import Sighting
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
     from monitor.store.attempts import Inserted
     from monitor.store.coverage import Covered
+    from monitor.store.witness import Sighted
 
 TEND_SECONDS = 60.0
 JUDGE_SECONDS = 4.0
@@ -114,6 +116,20 @@ class Keeping:
         loop = asyncio.get_running_loop()
         noted = await loop.run_in_executor(self._writer, self.storage.note, vantage, agent, notes, known, days)
         return noted.refused
+
+    async def sight(self, sightings: Sequence[Sighting]) -> Sequence[tuple[Sighting, str]]:
+        """Keep what vantage points of this process saw; what is refused, with reasons. Raises StoreUnavailable."""
+        refused: list[tuple[Sighting, str]] = []
+        loop = asyncio.get_running_loop()
+        for vantage in dict.fromkeys(one.vantage for one in sightings):
+            seen = [one for one in sightings if one.vantage == vantage]
+            refused += (await loop.run_in_executor(self._writer, self.store_sightings, vantage, seen)).refused
+        return refused
+
+    def store_sightings(self, vantage: str, sightings: Sequence[Sighting]) -> Sighted:
+        """The same for one vantage point; blocks. Raises StoreUnavailable."""
+        config = self._config()
+        return self.storage.sight(vantage, sightings, config.vantages.get(vantage), config.storage.raw_days)
 
     async def beat(self, vantage: str, heartbeat: Heartbeat) -> None:
         """Keep how far an agent of this process has delivered. Raises StoreUnavailable."""

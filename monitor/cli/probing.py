@@ -21,7 +21,8 @@ from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
 from monitor.agent.slotbook import SlotBook
 from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
-from monitor.agent.uplink import Deliver, DeliverNotes, Uplink
+from monitor.agent.uplink import Deliver, DeliverNotes, DeliverSightings, Uplink
+from monitor.agent.witness import Watch
 from monitor.cli.outages import Outages
 from monitor.clock import Clock
 from monitor.config import Config
@@ -30,6 +31,7 @@ from monitor.metrics import Metrics
 from monitor.model import Attempt, ConfigError, Series, SpoolFull
 from monitor.notes import GapNote
 from monitor.wire import WireError
+from monitor.witness import Sighting
 
 PULSE_SECONDS = 1.0
 FINAL_DELIVERY_SECONDS = 5.0
@@ -52,6 +54,7 @@ class Probing:
         clock: Clock,
         *,
         deliver_notes: DeliverNotes | None = None,
+        deliver_sightings: DeliverSightings | None = None,
         state_directory: Path,
         vantage: str | None = None,
         on_attempt: OnAttempt | None = None,
@@ -60,6 +63,7 @@ class Probing:
         self.config = config
         self._deliver = deliver
         self._deliver_notes = deliver_notes
+        self._deliver_sightings = deliver_sightings
         self._metrics = metrics
         self._clock = clock
         self._state = state_directory
@@ -76,6 +80,8 @@ class Probing:
         self._uplink: Uplink | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._book: SlotBook | None = None
+        self._watch: Watch | None = None
+        self._seen: dict[tuple[str, str], Sighting] = {}  # the last look of each vantage point at each endpoint
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -93,10 +99,16 @@ class Probing:
         await self._runner.start(await self._spool.marks())
         self._replace(self._runner, config)
         self._tasks += [asyncio.create_task(self._keep_pulse()), asyncio.create_task(self._book.keep_marking())]
-        failed = self._metrics.count_uplink_failure
         self._uplink = Uplink(
-            self._spool, self._deliver, clock=self._clock, on_failure=failed, deliver_notes=self._deliver_notes
+            self._spool,
+            self._deliver,
+            clock=self._clock,
+            on_failure=self._metrics.count_uplink_failure,
+            deliver_notes=self._deliver_notes,
+            deliver_sightings=self._deliver_sightings,
         )
+        self._watch = Watch(self._clock, self._sight)
+        self._look(config)
 
     def begin_delivery(self) -> None:
         """Attempts go out from now on; until then they wait on disk."""
@@ -108,6 +120,8 @@ class Probing:
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
+        if self._watch is not None:
+            await self._watch.stop()
         if self._runner is not None:
             await self._runner.stop(seconds)
             await self.book.mark()
@@ -142,6 +156,7 @@ class Probing:
         self._pace.limit(config.limits.per_minute)
         if self._spending is not None:
             self._spending.limit(self._allowances(config))
+        self._look(config)
         return self._replace(self._runner, config)
 
     # ------------------------------------------------------------------------------------------------ facts
@@ -239,6 +254,21 @@ class Probing:
     async def _note_gap(self, vantage: str, gap: GapNote) -> None:
         self._metrics.count_skipped(gap.slots)
         await self._if_possible(self.spool.note(vantage, gap))
+
+    def _look(self, config: Config) -> None:
+        """Watch what a configuration says; what was seen of anything else is shown no more."""
+        played = config.select_vantages(self._vantage) if config.vantages else []
+        if self._watch is not None:
+            self._watch.take(config, played)
+        shown = {(one.name, endpoint.name) for one in played for endpoint in config.witness.seen_from(one.name)}
+        self._seen = {key: sighting for key, sighting in self._seen.items() if key in shown}
+        self._metrics.set_witness(self._seen.values())
+
+    async def _sight(self, sighting: Sighting) -> None:
+        await self._if_possible(self.spool.sight(sighting))
+        self._wake()
+        self._seen[sighting.vantage, sighting.endpoint] = sighting
+        self._metrics.set_witness(self._seen.values())
 
     async def _record(self, attempt: Attempt, series: Series) -> None:
         try:

@@ -26,6 +26,7 @@ from monitor.config import Config
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, StoreUnavailable
 from monitor.wire.fleet import Heartbeat
+from monitor.witness import Sighting
 
 if TYPE_CHECKING:
     from monitor.agent.spool import Spool, SpooledNote
@@ -64,6 +65,7 @@ class Station:
             self.metrics,
             self._clock,
             deliver_notes=self._deliver_notes,
+            deliver_sightings=self._deliver_sightings,
             state_directory=self.state_directory,
             vantage=vantage,
             on_attempt=on_attempt,
@@ -197,6 +199,10 @@ class Station:
                 (note.id, reason) for note, reason in await self._keeping.note(vantage, self.spool.agent, said)
             ]
         return refused
+
+    async def _deliver_sightings(self, sightings: Sequence[Sighting]) -> Sequence[tuple[Sighting, str]]:
+        assert self._keeping is not None
+        return await self._keeping.sight(sightings)
 
     async def _keep_beating(self) -> None:
         """Say how far everything has been delivered, as an agent says it to a hub: coverage tells lost from unsent."""

@@ -14,13 +14,14 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
-from monitor.model import Attempt, MonitorError, Series, StoreUnavailable
+from monitor.model import Attempt, MonitorError, Series, StoreUnavailable, Vantage
 from monitor.notes import Note
 from monitor.store import attempts as stored
-from monitor.store import coverage, embedded, migrate, retention, rollups, verdicts
+from monitor.store import coverage, embedded, migrate, retention, rollups, verdicts, witness
 from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
+from monitor.witness import Sighting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,6 +99,13 @@ class Storage:
     ) -> noted.Noted:
         """Store what an agent says about slots without rows; see `store.notes.insert`. Raises StoreUnavailable."""
         return noted.insert(self._ready(), vantage, agent, notes, self._clock.now(), known=known, raw_days=raw_days)
+
+    def sight(
+        self, vantage: str, sightings: Sequence[Sighting], known: Vantage | None, raw_days: int
+    ) -> witness.Sighted:
+        """Store what was seen of neutral endpoints; see `store.witness.insert`. Raises StoreUnavailable."""
+        now = self._clock.now()
+        return self.ask(witness.insert, vantage, sightings, now, known=known, raw_days=raw_days)
 
     def cover(self) -> list[coverage.Covered]:
         """Write down the coverage of ended hours, once an hour of the whole last week; that of the last whole hour.

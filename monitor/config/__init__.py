@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from monitor.config.loading import load, loads
 from monitor.config.mistake import InvalidConfig, Mistake
-from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
+from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web, Witness
 from monitor.model import ConfigError
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Spool",
     "Storage",
     "Web",
+    "Witness",
     "load",
     "loads",
 ]

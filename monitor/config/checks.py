@@ -13,7 +13,7 @@ from monitor.config.kinds import show_duration
 from monitor.config.mistake import did_you_mean, listed, quoted
 from monitor.config.notes import Notes
 from monitor.config.reading import Entry
-from monitor.config.shape import PlaceKeys, ProbeKeys, TargetKeys, VantageKeys
+from monitor.config.shape import MAX_ENDPOINTS, EndpointKeys, PlaceKeys, ProbeKeys, TargetKeys, VantageKeys, WitnessKeys
 from monitor.model import DialectName
 
 MAX_SLOTS_PER_SECOND = 50
@@ -21,6 +21,9 @@ MAX_SLOTS_PER_SECOND = 50
 MAX_SERIES = 5_000
 MAX_COMPARED = 100
 """Entries that are compared pairwise."""
+
+POLITE_SECONDS = 30.0
+"""Strangers' machines are not looked at more often than that without being told so."""
 
 T = TypeVar("T")
 
@@ -60,6 +63,7 @@ def check(notes: Notes, file: File) -> None:
         _check_names(notes, probe, "targets", file.targets)
         _check_names(notes, probe, "vantages", file.vantages)
     _check_sections(notes, file)
+    _check_witness(notes, file)
     _check_use(notes, file)
     _check_twins(notes, file)
     _check_load(notes, file)
@@ -163,6 +167,37 @@ def _check_sections(notes: Notes, file: File) -> None:
         if providers and name not in providers:
             found = f"{quoted(name)}, which no target has as its provider{did_you_mean(name, providers)}"
             notes.wrong(limits.at("per_provider"), f"limits.per_provider.{name}", found, listed(sorted(providers)))
+
+
+def _check_witness(notes: Notes, file: File) -> None:
+    entry: Entry[WitnessKeys | None] = file.sections["witness"]
+    witness = entry.value
+    if witness is None:
+        return
+    if entry.good("interval", "timeout") and witness.timeout >= witness.interval:
+        line = entry.at("timeout" if "timeout" in entry.lines else "interval")
+        found = f"{show_duration(witness.timeout)}{_default(entry, 'timeout')}, not below the interval"
+        notes.wrong(line, "witness.timeout", found, f"less than {show_duration(witness.interval)}")
+    if entry.good("interval") and witness.endpoints is None and witness.interval < POLITE_SECONDS:
+        found = f"{show_duration(witness.interval)} for endpoints that others run"
+        notes.warn(entry.at("interval"), "witness.interval", found, "endpoints of your own, or 30s and more")
+    spoiled = any(one.key.startswith("witness.endpoints") for one in notes.mistakes)
+    endpoints = None if spoiled else witness.endpoints
+    if endpoints is not None and not 1 <= len(endpoints) <= MAX_ENDPOINTS:
+        allowed = f"1 to {MAX_ENDPOINTS}; `witness: off` for none at all"
+        notes.wrong(entry.at("endpoints"), "witness.endpoints", f"{len(endpoints)} endpoints", allowed)
+    named = {f"witness.endpoints.{name}": one for name, one in (endpoints or {}).items() if not isinstance(one, tuple)}
+    for path, one in ({"witness": witness} | named).items():
+        _check_names_of(notes, entry.at("endpoints" if one is not witness else "vantages"), path, one, file.vantages)
+
+
+def _check_names_of(
+    notes: Notes, line: int, path: str, keys: WitnessKeys | EndpointKeys, known: Mapping[str, object]
+) -> None:
+    for place, name in enumerate(keys.vantages):
+        if name not in known:
+            found = f"{quoted(name)}, which is no vantage{did_you_mean(name, known)}"
+            notes.wrong(line, f"{path}.vantages[{place}]", found, listed(list(known)))
 
 
 def _check_keys(notes: Notes, section: Entry[Any], path: str, key: str, targets: Mapping[str, object]) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from monitor.config.answers import MAX_PATTERN, Unusable, pattern
 from monitor.config.countries import COUNTRIES
+from monitor.witness import Reach
 
 T = TypeVar("T")
 
@@ -280,6 +281,21 @@ def _parse_secret(value: str) -> str:
     return _parse_header(value)
 
 
+def _parse_endpoint(value: str) -> tuple[Reach, str, int | None]:
+    """What is looked at, where, and at which port; none for a name alone."""
+    scheme, _, rest = value.partition("://")
+    if scheme not in set(Reach) or len(value) > 300:
+        raise ValueError
+    if scheme != Reach.DNS:
+        host, port = _parse_listen(rest)
+        if port == 0:
+            raise ValueError
+        return Reach(scheme), host, port
+    if not _is_host(rest) or "." not in rest or _is_address(rest):
+        raise Refused("a name to ask for, such as dns://example.com")
+    return Reach.DNS, rest, None
+
+
 def _parse_listen(value: str) -> tuple[str, int]:
     host, colon, port = value.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -298,16 +314,23 @@ def _split(value: str, schemes: tuple[str, ...]) -> SplitResult:
 
 
 def _is_host(host: str) -> bool:
+    if _is_address(host):
+        return True
+    labels = host.rstrip(".").split(".")
+    named = all(re.fullmatch(r"(?!-)[\w-]{1,63}(?<!-)", label) for label in labels) and len(host) <= 253
+    return named and not labels[-1].isdigit()
+
+
+def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        labels = host.rstrip(".").split(".")
-        named = all(re.fullmatch(r"(?!-)[\w-]{1,63}(?<!-)", label) for label in labels) and len(host) <= 253
-        return named and not labels[-1].isdigit()
+        return False
     return True
 
 
 SWITCH = Kind(_parse_switch, "true or false", {"type": "boolean"})
+OFF = Kind(_parse_switch, "off, or a mapping of keys", {"enum": [False, "off"]})
 PATTERN = Kind(
     _parse_pattern,
     f"a regular expression of at most {MAX_PATTERN:,} characters in the syntax of RE2 (no look-around, no \\1)",
@@ -327,6 +350,11 @@ HEADER_NAME = Kind(_parse_header_name, "the name of a header, such as x-api-key"
 SECRET = Kind(_parse_secret, "a key of printable ASCII characters without spaces, best as ${NAME}", secret=True)
 HEADER = replace(SECRET, parse=_parse_header, allowed="printable ASCII characters on one line, not empty")
 LISTEN = Kind(_parse_listen, "host:port such as 127.0.0.1:8765, [::1]:8765, 0.0.0.0:8765")
+ENDPOINT = Kind(
+    _parse_endpoint,
+    "tls://host:port, tcp://host:port or dns://name",
+    {"type": "string", "pattern": r"^(tls|tcp)://.+:\d+$|^dns://[^:/]+$"},
+)
 PATH = text(1000, "the path of a file")
 
 

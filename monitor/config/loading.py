@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping as Map
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from monitor.config import checks, kinds, presets, shape
-from monitor.config.document import MAX_BYTES, Document, Mapping, Node, Unreadable, parse
+from monitor.config.document import MAX_BYTES, Document, Mapping, Node, Scalar, Unreadable, parse
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes, Party
 from monitor.config.reading import Entry, Reader, describe
@@ -19,6 +20,7 @@ from monitor.config.shape import (
     BudgetKeys,
     CapKeys,
     ChecksKeys,
+    EndpointKeys,
     LimitsKeys,
     PlaceKeys,
     PriceKeys,
@@ -28,8 +30,9 @@ from monitor.config.shape import (
     StorageKeys,
     TargetKeys,
     VantageKeys,
+    WitnessKeys,
 )
-from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web
+from monitor.config.types import Budget, Cap, Config, FrozenDict, Limits, Log, Prices, Spool, Storage, Web, Witness
 from monitor.model import (
     AwsCredentials,
     Checks,
@@ -42,6 +45,7 @@ from monitor.model import (
     Target,
     Vantage,
 )
+from monitor.witness import DEFAULT_ENDPOINTS, Endpoint
 
 T = TypeVar("T")
 
@@ -146,6 +150,7 @@ class _Loading:
             limits=_limits(sections["limits"].value),
             budget=_budget(sections["budget"].value),
             prices=prices,
+            witness=_witness(sections["witness"].value),
             log=Log(level=sections["log"].value.level, format=sections["log"].value.format),
             chosen_vantage=self.notes.environ.get("FIRSTTOKEN_VANTAGE") or None,
             path=self.notes.file,
@@ -185,7 +190,17 @@ class _Loading:
         }
 
     def section(self, name: str, form: type[Any]) -> Entry[Any]:
-        return Reader(self.notes).entry(form, self.keys.get(name), name, self.lines.get(name, 1))
+        node, line = self.keys.get(name), self.lines.get(name, 1)
+        if name in shape.SWITCHED and isinstance(node, Scalar) and not node.is_null:
+            return Entry(name, line, self.switched(form, node, name, line))
+        return Reader(self.notes).entry(form, node, name, line)
+
+    def switched(self, form: type[T], node: Scalar, name: str, line: int) -> T | None:
+        """A section that is one word: None when that switches it off."""
+        with suppress(Bad):
+            if not Reader(self.notes).scalar(kinds.OFF, node, name, line):
+                return None
+        return form()
 
     def target(self, name: str, entry: Entry[TargetKeys], prices: Prices) -> Target:
         written = entry.value
@@ -303,6 +318,25 @@ def _prices(written: PricesKeys) -> Prices:
         return FrozenDict({name: _price(price, written.currency) for name, price in prices.items()})
 
     return Prices(currency=written.currency, per_model=table(written.per_model), per_target=table(written.per_target))
+
+
+def _witness(written: WitnessKeys | None) -> Witness:
+    if written is None:
+        return Witness()
+    given = [_endpoint(name, one) for name, one in (written.endpoints or {}).items()]
+    return Witness(
+        interval_seconds=written.interval,
+        timeout_seconds=written.timeout,
+        endpoints=DEFAULT_ENDPOINTS if written.endpoints is None else tuple(given),
+        vantages=written.vantages,
+    )
+
+
+def _endpoint(name: str, written: Any) -> Endpoint:
+    """One endpoint, from its address alone or with more keys."""
+    keys = written if isinstance(written, EndpointKeys) else EndpointKeys(address=written)
+    reach, host, port = keys.address
+    return Endpoint(name=name, reach=reach, host=host, port=port, vantages=keys.vantages)
 
 
 def _price(written: PriceKeys, currency: str) -> Price:

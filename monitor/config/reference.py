@@ -70,7 +70,7 @@ def _plain_default(item: Field[Any]) -> str | int | None:
 def json_schema() -> dict[str, object]:
     """JSON Schema (2020-12) of the file, for editors. The reader checks more: what stands across keys."""
     names = {name: _named_schema(form, name) for name, form in shape.NAMED.items()}
-    sections = {name: _shape_schema(form) for name, form in shape.SECTIONS.items()}
+    sections = {name: _section_schema(name, form) for name, form in shape.SECTIONS.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "First Token configuration",
@@ -91,6 +91,11 @@ def _named_schema(form: type[Any], name: str) -> dict[str, object]:
         "minProperties": 1,
         "additionalProperties": _shape_schema(form),
     }
+
+
+def _section_schema(name: str, form: type[Any]) -> Mapping[str, object]:
+    schema = _shape_schema(form)
+    return {"anyOf": [kinds.OFF.schema, schema]} if name in shape.SWITCHED else schema
 
 
 def _shape_schema(form: type[Any]) -> dict[str, object]:

@@ -14,6 +14,7 @@ from monitor.config import kinds
 from monitor.config.kinds import Kind
 from monitor.config.types import FrozenDict
 from monitor.model import AddressFamily, ConnectionPolicy, DialectName, Secret
+from monitor.witness import Reach
 
 MAX_PROMPT = 20_000
 MAX_LIST = 500
@@ -389,6 +390,36 @@ class BudgetKeys(CapKeys):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointKeys:
+    address: tuple[Reach, str, int | None] = key(
+        kinds.ENDPOINT,
+        "How far to go, and where: a secured connection, a bare one, or only the question for a name.",
+        required=True,
+    )
+    vantages: tuple[str, ...] = key(
+        ListOf(kinds.NAME, _NAMES_ALLOWED), "Vantage points that look at it.", (), shown="all"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessKeys:
+    interval: float = key(
+        kinds.duration("1s", "1h"), "Time between two looks at one endpoint, each at its own moment.", 60.0
+    )
+    timeout: float = key(kinds.duration("100ms", "1m"), "End of a look. Below `interval`.", 5.0)
+    endpoints: Mapping[str, tuple[Reach, str, int | None] | EndpointKeys] | None = key(
+        MapOf(
+            kinds.NAME,
+            Either(kinds.ENDPOINT, Section(EndpointKeys, "a mapping such as {address: tls://host:443}")),
+            "a mapping of names to addresses such as {near: tls://192.0.2.1:443} or to mappings, see below",
+        ),
+        "What is looked at, instead of the default endpoints. At most 20.",
+        shown="see docs/witness.md",
+    )
+    vantages: tuple[str, ...] = key(ListOf(kinds.NAME, _NAMES_ALLOWED), "Vantage points that look.", (), shown="all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogKeys:
     level: str = key(kinds.choice("debug", "info", "warning", "error"), "Least severe lines that are written.", "info")
     format: str = key(kinds.choice("text", "json"), "`text` for people, `json` for machines.", "text")
@@ -401,6 +432,7 @@ NESTED: Mapping[str, type[Any]] = {
     "checks": ChecksKeys,
     "price": PriceKeys,
     "provider_limit": ProviderLimitKeys,
+    "endpoint": EndpointKeys,
 }
 """Mappings inside these that have a table of their own in the reference."""
 SECTIONS: Mapping[str, type[Any]] = {
@@ -410,6 +442,10 @@ SECTIONS: Mapping[str, type[Any]] = {
     "limits": LimitsKeys,
     "prices": PricesKeys,
     "budget": BudgetKeys,
+    "witness": WitnessKeys,
     "log": LogKeys,
 }
 """Top-level mappings of keys to values."""
+SWITCHED = frozenset({"witness"})
+"""Sections that may be the word `off` instead of a mapping."""
+MAX_ENDPOINTS = 20

@@ -10,6 +10,7 @@ from typing import Any, Never, TypeVar
 
 from monitor.config.mistake import Mistake, did_you_mean, listed
 from monitor.model import ConfigError, Price, Probe, Secret, Series, Target, Vantage
+from monitor.witness import Endpoint
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,6 +89,22 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Witness:
+    """Neutral endpoints that vantage points look at; none: it is off."""
+
+    interval_seconds: float = 60.0
+    timeout_seconds: float = 5.0
+    endpoints: tuple[Endpoint, ...] = ()
+    vantages: tuple[str, ...] = ()  # that look; empty: all
+
+    def seen_from(self, vantage: str) -> list[Endpoint]:
+        """What one vantage point looks at."""
+        if self.vantages and vantage not in self.vantages:
+            return []
+        return [one for one in self.endpoints if not one.vantages or vantage in one.vantages]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: str = "info"  # debug, info, warning, error
     format: str = "text"  # text, json
@@ -106,6 +123,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     prices: Prices = field(default_factory=Prices)
     budget: Budget = field(default_factory=Budget)
+    witness: Witness = field(default_factory=Witness)
     log: Log = field(default_factory=Log)
     chosen_vantage: str | None = field(default=None, compare=False)  # FIRSTTOKEN_VANTAGE of the environment
     path: str | None = field(default=None, compare=False)

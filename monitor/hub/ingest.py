@@ -18,7 +18,9 @@ from monitor.model import Attempt, Series, StoreUnavailable
 from monitor.notes import Note, PlanNote
 from monitor.store.attempts import Inserted
 from monitor.store.notes import Noted
+from monitor.store.witness import Sighted
 from monitor.wire.fleet import Receipt, Upload
+from monitor.witness import Sighting
 
 PATIENCE = timedelta(minutes=10)
 """How long an unknown series is put off: a new configuration reaches every copy of the hub sooner."""
@@ -27,6 +29,7 @@ REMEMBERED_SECONDS = 30.0
 Names = frozenset[tuple[str, str]]
 Keep = Callable[[Sequence[Attempt]], Inserted]
 KeepNotes = Callable[[str, str, Sequence[Note]], Noted]
+KeepSightings = Callable[[str, Sequence[Sighting]], Sighted]
 
 
 class Known(Protocol):
@@ -42,11 +45,13 @@ class Ingest:
         self,
         keep: Keep,
         keep_notes: KeepNotes,
+        keep_sightings: KeepSightings,
         configured: Callable[[], Mapping[tuple[str, str, str], Series]],
         known: Known,
         clock: Clock,
     ) -> None:
         self._keep = keep
+        self._keep_sightings = keep_sightings
         self._keep_notes = keep_notes
         self._configured = configured
         self._known = known
@@ -83,6 +88,7 @@ class Ingest:
             rejected=rejected,
             deferred=deferred,
             notes_rejected=notes_rejected,
+            sightings_rejected=self._take_sightings(vantage, upload),
         )
 
     def _take_notes(self, vantage: str, upload: Upload) -> dict[int, str]:
@@ -106,6 +112,20 @@ class Ingest:
         if notes:
             noted = self._keep_notes(vantage, upload.agent, notes)
             rejected |= {places[id(note)]: reason for note, reason in noted.refused}
+        return rejected
+
+    def _take_sightings(self, vantage: str, upload: Upload) -> dict[int, str]:
+        rejected: dict[int, str] = {}
+        good: dict[int, Sighting] = {}
+        for index, row in enumerate(upload.sightings):
+            try:
+                good[index] = wire.decode_sighting(vantage, row)
+            except wire.WireError as error:
+                rejected[index] = str(error)
+        if good:
+            sighted = self._keep_sightings(vantage, list(good.values()))
+            places = {id(sighting): index for index, sighting in good.items()}
+            rejected |= {places[id(sighting)]: reason for sighting, reason in sighted.refused}
         return rejected
 
     def _strange(self, vantage: str, note: Note) -> str | None:

@@ -37,6 +37,7 @@ from monitor.metrics.counting import count, count_cost, tokens_per_second
 from monitor.metrics.exposition import expose
 from monitor.metrics.families import SERIES_BUDGET, SERIES_LABELS, Families, label_values
 from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, VerdictKind
+from monitor.witness import Sighting
 
 __all__ = ["SERIES_BUDGET", "SERIES_LABELS", "Metrics", "tokens_per_second"]
 
@@ -162,6 +163,17 @@ class Metrics:
                 families.measured.labels(*names).set(measured)
                 for reason, slots in missed.items():
                     families.unmeasured.labels(*names, reason).set(slots)
+
+    def set_witness(self, newest: Iterable[Sighting]) -> None:
+        """The last look of each vantage point at each endpoint; all others go."""
+        families = self._families
+        with self._lock:
+            families.witness_up.clear()
+            families.witness_seconds.clear()
+            for one in newest:
+                families.witness_up.labels(one.vantage, one.endpoint).set(one.up)
+                for phase, seconds in one.seconds.items():
+                    families.witness_seconds.labels(one.vantage, one.endpoint, phase).set(seconds)
 
     def count_delivered(self, attempts: int) -> None:
         """So many attempts were acknowledged by the store or the hub."""

@@ -148,6 +148,11 @@ class Families:
         self.owed = self._gauge_of("coverage_owed_slots", "Slots owed in the last whole hour.", *slots)
         self.measured = self._gauge_of("coverage_measured_slots", "Of them: measured.", *slots)
         self.unmeasured = self._gauge_of("coverage_missed_slots", "Of them: missed, by cause.", *slots, "reason")
+        looked = ("vantage", "endpoint")
+        self.witness_up = self._gauge_of("witness_up", "Whether the endpoint was reached at the last look.", *looked)
+        self.witness_seconds = self._gauge_of(
+            "witness_seconds", "Time of one phase of the last look that passed it.", *looked, "phase"
+        )
         self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
         self.config_success = make("config_last_reload_successful", "Whether the last configuration read was good.")
         self.config_timestamp = make("config_last_reload_success_timestamp_seconds", "When a good one was last read.")

@@ -36,10 +36,20 @@ def pending(engine: Engine, known: Iterable[Series], attempts: Sequence[Attempt]
 
 def pending_names(engine: Engine, known: Iterable[Series], names: Iterable[Names], now: datetime) -> dict[Key, Row]:
     """The same for (vantage, target, probe, probe version) of which there may be no attempts yet."""
+    return _unwritten(engine, _rows(known, names), now)
+
+
+def pending_vantage(engine: Engine, name: str, known: Vantage | None, now: datetime) -> dict[Key, Row]:
+    """The same for a vantage point alone."""
+    row = _vantage(name, known)
+    return _unwritten(engine, [((vantages.name, known is not None, (row["vantage_id"],)), row)], now)
+
+
+def _unwritten(engine: Engine, rows: Iterable[tuple[Key, Row]], now: datetime) -> dict[Key, Row]:
     done = _written.get(engine, {})
     return {
         key: row
-        for key, row in _rows(known, names)
+        for key, row in rows
         if key not in done or done[key][0] != row or not timedelta(0) <= now - done[key][1] < RENEW
     }
 

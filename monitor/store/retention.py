@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 
 from sqlalchemy import Engine, text
 
-from monitor.store import coverage, notes, partitions, rollups, verdicts
+from monitor.store import coverage, notes, partitions, rollups, verdicts, witness
 from monitor.store.engine import transaction
 from monitor.store.measures import NAMES
 
@@ -50,6 +50,7 @@ def sweep(engine: Engine, now: datetime, policy: Policy | None = None) -> Swept:
     keep_from = now - timedelta(days=policy.rollup_days)
     coverage.forget(engine, keep_from)
     notes.forget(engine, keep_from)
+    witness.forget(engine, now - timedelta(days=policy.raw_days) - MARGIN)
     return Swept(
         created=created,
         dropped=_drop_raw(engine, now, now - timedelta(days=policy.raw_days) - MARGIN),

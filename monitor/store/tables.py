@@ -339,6 +339,27 @@ agent_tokens = Table(
     info=LOCAL,
 )
 
+witness = Table(
+    "witness",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("endpoint_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("started_at", primary_key=True),
+    _instant("received_at"),
+    Column("endpoint", Text, nullable=False),
+    Column("address", Text, nullable=False),  # what was looked at under that name
+    Column("resolve_seconds", Double),  # null: it was not passed, or there was none
+    Column("connect_seconds", Double),
+    Column("tls_seconds", Double),
+    Column("failure_kind", Text),  # null: it was reached
+    Column("failure_phase", Text),
+    Column("failure_text", Text),
+    Column("validity", ARRAY(Text), nullable=False),
+    Index("witness_started", "started_at"),
+    info=DISTRIBUTED,
+)
+"""Bounded by retention (`storage.raw_days`) and deleted by range: five small rows a minute and vantage point."""
+
 leases = Table(
     "leases",
     metadata,

@@ -23,6 +23,7 @@ from monitor.wire.encoding import (
 )
 from monitor.wire.notes import decode_note, encode_note
 from monitor.wire.printing import report
+from monitor.wire.sightings import decode_sighting, encode_sighting
 
 __all__ = [
     "MAJOR",
@@ -32,10 +33,12 @@ __all__ = [
     "WireError",
     "decode",
     "decode_note",
+    "decode_sighting",
     "document",
     "dumps",
     "encode",
     "encode_note",
+    "encode_sighting",
     "fingerprint",
     "read_attempt",
     "read_service",

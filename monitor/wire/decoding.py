@@ -105,7 +105,7 @@ def _attempt(f: Fields) -> Attempt:
         service=f.nested("service", _service_facts) or ServiceFacts(),
         tcp=f.nested("tcp", _tcp_facts) or TcpFacts(),
         clock_source=f.maybe("clock_source", lambda key: f.member(key, ClockSource)),
-        validity=f.maybe("validity", _doubts(f)) or (),
+        validity=f.maybe("validity", read_doubts(f)) or (),
         loop_lag_seconds=f.maybe("loop_lag_seconds", f.number) or 0.0,
         coalesced_reads=f.maybe("coalesced_reads", f.count) or 0,
         reads=f.maybe("reads", f.count) or 0,
@@ -177,7 +177,9 @@ def _tcp_facts(f: Fields) -> TcpFacts:
     )
 
 
-def _doubts(f: Fields) -> Callable[[str], tuple[Doubt, ...]]:
+def read_doubts(f: Fields) -> Callable[[str], tuple[Doubt, ...]]:
+    """A reader of a key that holds reasons to doubt a measurement."""
+
     def read(key: str) -> tuple[Doubt, ...]:
         given = f.data[key]
         if not isinstance(given, list) or len(given) > 2 * len(Doubt):

@@ -15,7 +15,7 @@ from monitor.wire.decoding import Fields, check_version, parse
 from monitor.wire.encoding import INT64, MAJOR, MINOR, WireError, dumps, rfc3339
 
 MAX_ROWS = 500
-"""Attempts, and notes, of one upload."""
+"""Attempts, notes and sightings of one upload: so many of each."""
 MAX_PACKED_BYTES = 4_000_000
 MAX_UPLOAD_BYTES = 32_000_000
 MAX_HEARTBEAT_BYTES = 16_384
@@ -27,11 +27,12 @@ _AGENT = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A batch as it came: `attempts` and `notes` are JSON values that nobody has looked at yet."""
+    """A batch as it came: rows are JSON values that nobody has looked at yet."""
 
     agent: str  # 32 hex digits, made once for each state folder
     attempts: list[object]
     notes: list[object]
+    sightings: list[object] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Receipt:
     rejected: Mapping[int, str] = field(default_factory=dict)  # for good
     deferred: Mapping[int, str] = field(default_factory=dict)  # not now: keep them
     notes_rejected: Mapping[int, str] = field(default_factory=dict)
+    sightings_rejected: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +67,22 @@ class Heartbeat:
     clock_offset_seconds: float | None  # its clock minus the hub's; None: not measured yet
 
 
-def encode_upload(agent: str, attempts: Sequence[bytes], notes: Sequence[object] = ()) -> bytes:
-    """One upload of `encode`d attempts and notes as `encode_note` gives them."""
+def encode_upload(
+    agent: str, attempts: Sequence[bytes], notes: Sequence[object] = (), sightings: Sequence[object] = ()
+) -> bytes:
+    """One upload of `encode`d attempts, and of notes and sightings as `encode_note` and `encode_sighting` give them."""
     head = b'{"wire":"%d.%d","agent":"%s","attempts":[' % (MAJOR, MINOR, agent.encode())
-    return head + b",".join(attempts) + b'],"notes":' + dumps(list(notes)) + b"}"
+    seen = b',"sightings":' + dumps(list(sightings)) if sightings else b""
+    return head + b",".join(attempts) + b'],"notes":' + dumps(list(notes)) + seen + b"}"
 
 
 def decode_upload(data: bytes) -> Upload:
     """Raises ForeignVersion, or WireError for what is no upload at all."""
     f = Fields(parse(data, MAX_UPLOAD_BYTES, "an upload"), "")
     check_version(f)
-    return Upload(agent=_agent(f), attempts=_rows(f, "attempts"), notes=_rows(f, "notes"))
+    return Upload(
+        agent=_agent(f), attempts=_rows(f, "attempts"), notes=_rows(f, "notes"), sightings=_rows(f, "sightings")
+    )
 
 
 def encode_receipt(receipt: Receipt, now: datetime) -> bytes:
@@ -88,6 +95,7 @@ def encode_receipt(receipt: Receipt, now: datetime) -> bytes:
             "rejected": _reasons(receipt.rejected),
             "deferred": _reasons(receipt.deferred),
             "notes_rejected": _reasons(receipt.notes_rejected),
+            "sightings_rejected": _reasons(receipt.sightings_rejected),
             "now": rfc3339(now),
         }
     )
@@ -103,6 +111,7 @@ def decode_receipt(data: bytes) -> Receipt:
         rejected=_read_reasons(f, "rejected"),
         deferred=_read_reasons(f, "deferred"),
         notes_rejected=_read_reasons(f, "notes_rejected"),
+        sightings_rejected=_read_reasons(f, "sightings_rejected"),
     )
 
 

@@ -113,6 +113,7 @@ class Fleet:
             "storage": {"database_url": self.database},
             "spool": {"directory": str(self.folder / "hub-state")},
             "log": {"format": "json"},
+            "witness": "off",  # what tests look at is on this machine
             **self.sections,
             **sections,
         }

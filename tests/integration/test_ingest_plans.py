@@ -13,7 +13,7 @@ from monitor.grid import grid
 from monitor.hub.ingest import PATIENCE, Ingest
 from monitor.model import DialectName, Probe, Series, StoreUnavailable, Target, Vantage
 from monitor.notes import Note, PlannedSeries, PlanNote
-from monitor.store import attempts, coverage, fleet, notes
+from monitor.store import attempts, coverage, fleet, notes, witness
 from monitor.wire.fleet import Upload
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -46,6 +46,7 @@ class Copy:
         self.ingest = Ingest(
             lambda given: attempts.insert(store, list(self.configured.values()), given, self.clock.now()),
             lambda vantage, agent, said: notes.insert(store, vantage, agent, said, self.clock.now()),
+            lambda vantage, seen: witness.insert(store, vantage, seen, self.clock.now()),
             lambda: self.configured,
             lambda vantage: fleet.series_of(store, vantage),
             self.clock,

@@ -21,6 +21,7 @@ LAYERS = {
     "monitor.clock": 0,
     "monitor.grid": 0,
     "monitor.notes": 0,
+    "monitor.witness": 0,
     "monitor.providers": 0,
     "monitor.edges": 0,
     "monitor.extras": 0,
