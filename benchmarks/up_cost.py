@@ -209,7 +209,7 @@ def main() -> None:
             f"--interval: found {chosen.interval:g}; allowed: {LEAST_INTERVAL_SECONDS:g} and more, "
             f"as each stream takes {STREAM_SECONDS:g} s"
         )
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
         folder = Path(name)
         figures = measure(folder, chosen.targets, chosen.interval, chosen.seconds)
         figures["spool_append"] = asyncio.run(appends(folder))
