@@ -29,7 +29,7 @@ from monitor.detect.coverage import expected as owed
 from monitor.grid import grid
 from monitor.model import Attempt, DialectName, Outcome, Probe, Series, Target, Vantage
 from monitor.notes import OutageNote, PlannedSeries, PlanNote
-from monitor.store import attempts, coverage, embedded, migrate, notes, rollups
+from monitor.store import attempts, coverage, coverage_hours, embedded, migrate, notes, rollups
 from monitor.store.attempts import hour_of
 from monitor.store.engine import open_engine
 from monitor.store.rows import series_id, vantage_id
@@ -172,7 +172,7 @@ def main() -> int:
                 "month": lambda: coverage.covered(store, record.since, ended, record.now),
                 "two_days": lambda: coverage.covered(store, ended - 48 * HOUR, record.now, record.now),
                 "last_hour": lambda: coverage.covered(store, ended - HOUR, ended, record.now),
-                "sweep_of_a_week": lambda: coverage.sweep(store, record.now, timedelta(days=7)),
+                "sweep_of_a_week": lambda: coverage_hours.sweep(store, record.now, timedelta(days=7)),
             }
             report = {"series_hours": made, "seconds": {name: _timed(one) for name, one in ask.items()}}
             store.dispose()

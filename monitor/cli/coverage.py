@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,10 +55,15 @@ def coverage(
     elif as_csv:
         typer.echo(answers.as_csv(asked, found), nl=False)
     else:
-        _print(found, asked.by, record.grouped(found, *asked.by))
+        _print(found, asked.by, record.grouped(found, *asked.by), record.simulated(found, *asked.by))
 
 
-def _print(found: Sequence[Covered], by: Sequence[str], groups: dict[tuple[object, ...], Tally]) -> None:
+Group = tuple[object, ...]
+
+
+def _print(
+    found: Sequence[Covered], by: Sequence[str], groups: dict[Group, Tally], simulated: Collection[Group]
+) -> None:
     if not found:
         typer.echo(
             "No plan is known for that time: coverage begins when an agent, or `firsttoken up`, has said what it "
@@ -71,9 +76,12 @@ def _print(found: Sequence[Covered], by: Sequence[str], groups: dict[tuple[objec
     for name in ("owed", "measured", "share"):
         shown.add_column(name, justify="right", no_wrap=True)
     shown.add_column("missed", overflow="fold")
+    if simulated:
+        shown.add_column("", no_wrap=True)
     for key, tally in list(groups.items())[:MOST_LINES]:
         counts = (str(tally.owed), str(tally.measured), share(tally))
-        shown.add_row(*(Text(cell) for cell in (*map(_name, key), *counts, missed(tally))))
+        remark = ["simulated" if key in simulated else ""] if simulated else []
+        shown.add_row(*(Text(cell) for cell in (*map(_name, key), *counts, missed(tally), *remark)))
     Console().print(shown)
     if len(groups) > MOST_LINES:
         typer.echo(f"{len(groups) - MOST_LINES} more lines: ask for a shorter time, or for --csv")

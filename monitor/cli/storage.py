@@ -17,7 +17,7 @@ from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt, MonitorError, Series, StoreUnavailable, Vantage
 from monitor.notes import Note
 from monitor.store import attempts as stored
-from monitor.store import coverage, embedded, migrate, retention, rollups, verdicts, witness
+from monitor.store import coverage, coverage_hours, embedded, migrate, retention, rollups, verdicts, witness
 from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
@@ -114,7 +114,7 @@ class Storage:
         """
         engine, now = self._ready(), self._clock.now()
         whole = self._covered_at is None or abs(now - self._covered_at) >= COVER_EVERY
-        coverage.sweep(engine, now, COVER_BACK if whole else COVER_RECENT)
+        coverage_hours.sweep(engine, now, COVER_BACK if whole else COVER_RECENT)
         self._covered_at = now if whole else self._covered_at
         ended = stored.hour_of(now)
         return coverage.covered(engine, ended - coverage.HOUR, ended, now)

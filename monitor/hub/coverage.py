@@ -44,6 +44,7 @@ class CoverageRow:
     target: str | None = None
     probe: str | None = None
     hour: datetime | None = None
+    simulated: bool  # any of it: a provider, or a distance
     owed: int
     measured: int
     share: float | None

@@ -15,7 +15,7 @@ from monitor.config.kinds import parse_duration
 from monitor.detect.causes import CAUSE_WORDS
 from monitor.detect.coverage import CAUSES, Tally
 from monitor.model import MonitorError
-from monitor.store.coverage import LONGEST, Covered, grouped
+from monitor.store.coverage import LONGEST, Covered, grouped, simulated
 
 BY = ("vantage", "target", "probe", "hour")
 
@@ -69,11 +69,15 @@ def read_moment(name: str, given: str, end: datetime) -> datetime:
 def as_json(asked: Question, found: Sequence[Covered]) -> bytes:
     """The body of a `CoverageAnswer`."""
     total = grouped(found).get((), Tally())
-    rows = [_row(dict(zip(asked.by, key, strict=True)), tally) for key, tally in grouped(found, *asked.by).items()]
+    pretended = simulated(found, *asked.by)
+    rows = [
+        _row({**dict(zip(asked.by, key, strict=True)), "simulated": key in pretended}, tally)
+        for key, tally in grouped(found, *asked.by).items()
+    ]
     body = {
         "since": wire.rfc3339(asked.since),
         "until": wire.rfc3339(asked.until),
-        "total": _row({}, total),
+        "total": _row({"simulated": bool(simulated(found))}, total),
         "rows": rows if asked.by else [],
         "causes": {cause: {"short": words.short, "advice": words.advice} for cause, words in CAUSE_WORDS.items()},
     }
@@ -98,9 +102,11 @@ def as_csv(asked: Question, found: Sequence[Covered]) -> bytes:
     """One line for each group, one column for each cause."""
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\r\n")
-    lines.writerow([*asked.by, "owed", "measured", "share", *CAUSES, "pending", "repeated", "unplanned"])
+    lines.writerow([*asked.by, "simulated", "owed", "measured", "share", *CAUSES, "pending", "repeated", "unplanned"])
+    pretended = simulated(found, *asked.by)
     for key, tally in grouped(found, *asked.by).items():
         names = [wire.rfc3339(value) if isinstance(value, datetime) else _plain(str(value)) for value in key]
+        names.append("true" if key in pretended else "false")
         share = "" if tally.share is None else f"{tally.share:.6f}"
         counts = [tally.missed[cause] for cause in CAUSES]
         lines.writerow(

@@ -2,8 +2,7 @@
 
 Hides where the numbers come from. An hour whose rollup agrees with the plan in number and sum of its slots is counted
 from the rollup alone; an hour without rows from plan and notes alone; every other hour from its rows. All of it is read
-in one snapshot, so that rows, notes and plans belong together. `sweep` writes the same into the table `coverage`, for
-dashboards.
+in one snapshot, so that rows, notes and plans belong together.
 """
 
 from __future__ import annotations
@@ -59,6 +58,7 @@ class Covered:
     probe: str
     hour: datetime
     tally: Tally
+    simulated: bool = False  # its provider or its distance
 
 
 @dataclass(slots=True)
@@ -79,6 +79,7 @@ class _Vantage:
     spans_of: dict[tuple[int, Key | None], list[Span]]  # (hour, series; None: any) -> those that touch it
     settled_us: dict[str, int]
     deadlines_us: dict[int, int] = field(default_factory=dict)  # series -> deadline
+    simulated: set[int] = field(default_factory=set)  # series
     rollups: dict[tuple[int, int], _Rollup] = field(default_factory=dict)  # (series, hour)
 
 
@@ -117,51 +118,9 @@ def grouped(found: Iterable[Covered], *by: str) -> dict[tuple[object, ...], Tall
     return dict(sorted(sums.items(), key=lambda pair: tuple(map(str, pair[0]))))
 
 
-def sweep(engine: Engine, now: datetime, back: timedelta) -> int:
-    """Write the ended hours of the last `back` into the table `coverage`, where they changed; how many did.
-
-    May run anywhere, any number of times: late rows and notes show at the next run. Raises StoreUnavailable.
-    """
-    ended = hour_of(now)
-    changed = 0
-    found = covered(engine, ended - back, ended, now)
-    for start in range(0, len(found), 5_000):
-        with transaction(engine) as connection:
-            rows = [_summary(one) for one in found[start : start + 5_000]]
-            changed += connection.execute(_WRITE, {"rows": wire.dumps(rows).decode(), "now": now}).rowcount
-    return changed
-
-
-def forget(engine: Engine, before: datetime) -> None:
-    """Delete the hours of the table `coverage` that begin before an instant."""
-    with transaction(engine) as connection:
-        connection.execute(text("DELETE FROM coverage WHERE hour < :before"), {"before": before})
-
-
-_WRITE = text(
-    "INSERT INTO coverage AS c (vantage_id, series_id, hour, owed, measured, missed, repeated, unplanned, counted_at) "
-    "SELECT vantage_id, series_id, hour, owed, measured, missed, repeated, unplanned, :now "
-    "FROM json_populate_recordset(NULL::coverage, CAST(:rows AS json)) ORDER BY vantage_id, series_id, hour "
-    "ON CONFLICT (vantage_id, series_id, hour) DO UPDATE SET owed = excluded.owed, measured = excluded.measured,"
-    " missed = excluded.missed, repeated = excluded.repeated, unplanned = excluded.unplanned,"
-    " counted_at = excluded.counted_at "
-    "WHERE (c.owed, c.measured, c.missed, c.repeated, c.unplanned) IS DISTINCT FROM"
-    " (excluded.owed, excluded.measured, excluded.missed, excluded.repeated, excluded.unplanned)"
-)
-
-
-def _summary(one: Covered) -> dict[str, object]:
-    tally = one.tally
-    return {
-        "vantage_id": vantage_id(one.vantage),
-        "series_id": series_id(one.vantage, one.target, one.probe),
-        "hour": wire.rfc3339(one.hour),
-        "owed": tally.owed,
-        "measured": tally.measured,
-        "missed": dict(sorted(tally.missed.items())),
-        "repeated": tally.repeated,
-        "unplanned": tally.unplanned,
-    }
+def simulated(found: Iterable[Covered], *by: str) -> set[tuple[object, ...]]:
+    """The groups of `grouped` in which anything is simulated."""
+    return {tuple(getattr(one, name) for name in by) for one in found if one.simulated}
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -170,6 +129,11 @@ def _summary(one: Covered) -> dict[str, object]:
 _VANTAGES = text(
     "SELECT v.name FROM vantages v WHERE (CAST(:name AS text) IS NULL OR v.name = :name)"
     " AND EXISTS (SELECT FROM notes n WHERE n.vantage_id = v.vantage_id) ORDER BY v.name"
+)
+_SERIES = text(
+    "SELECT s.series_id, s.deadline_seconds, coalesce(v.simulated, false) OR coalesce(t.simulated, false) FROM series s"
+    " LEFT JOIN vantages v ON v.vantage_id = s.vantage_id LEFT JOIN targets t ON t.target_id = s.target_id"
+    " WHERE s.vantage_id = :vantage_id"
 )
 _TOKENS = text(
     "SELECT count(*) AS tokens, count(*) FILTER (WHERE least(revoked_at, expires_at) IS NULL) AS good,"
@@ -211,10 +175,10 @@ def _read(connection: Connection, name: str, since: datetime, until: datetime) -
         text("SELECT agent, sent_at, spool_oldest_at FROM agents WHERE vantage_id = :vantage_id"), asked
     ):
         known.settled_us[agent] = micros(sent_at if oldest_at is None else min(sent_at, oldest_at))
-    for series, deadline in connection.execute(
-        text("SELECT series_id, deadline_seconds FROM series WHERE vantage_id = :vantage_id"), asked
-    ):
+    for series, deadline, simulated in connection.execute(_SERIES, asked):
         known.deadlines_us[series] = UNKNOWN_DEADLINE_US if deadline is None else round(deadline * US)
+        if simulated:
+            known.simulated.add(series)
     for series, hour, attempts, measured, misses, slots_us, dirty in connection.execute(_ROLLUPS, asked):
         rollup = _Rollup(attempts or 0, measured or 0, misses or {}, slots_us, dirty)
         known.rollups[series, micros(hour)] = rollup
@@ -273,18 +237,25 @@ def _count(
             if tally is None:
                 asked.append((key, hour_us, touching))
             else:
-                yield _said(known.name, key, hour_us, tally)
+                yield _said(known, key, hour_us, tally)
     for start in range(0, len(asked), ROWS_AT_ONCE):
         chunk = asked[start : start + ROWS_AT_ONCE]
         rows = _rows(connection, known.name, [(series_id(known.name, *key), hour) for key, hour, _ in chunk])
         for key, hour_us, touching in chunk:
             own = rows.get((series_id(known.name, *key), hour_us), ())
             tally = cover(touching, hour_us, own, *_rest(known, key, hour_us, touching, now_us))
-            yield _said(known.name, key, hour_us, tally)
+            yield _said(known, key, hour_us, tally)
 
 
-def _said(vantage: str, key: Key, hour_us: int, tally: Tally) -> Covered:
-    return Covered(vantage=vantage, target=key[0], probe=key[1], hour=instant(hour_us * 1_000), tally=tally)
+def _said(known: _Vantage, key: Key, hour_us: int, tally: Tally) -> Covered:
+    return Covered(
+        vantage=known.name,
+        target=key[0],
+        probe=key[1],
+        hour=instant(hour_us * 1_000),
+        tally=tally,
+        simulated=series_id(known.name, *key) in known.simulated,
+    )
 
 
 def _hours(plan: Sequence[Segment], first_us: int, last_us: int) -> Iterator[tuple[int, list[Segment]]]:

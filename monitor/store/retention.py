@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 
 from sqlalchemy import Engine, text
 
-from monitor.store import coverage, notes, partitions, rollups, verdicts, witness
+from monitor.store import coverage_hours, notes, partitions, rollups, verdicts, witness
 from monitor.store.engine import transaction
 from monitor.store.measures import NAMES
 
@@ -48,7 +48,7 @@ def sweep(engine: Engine, now: datetime, policy: Policy | None = None) -> Swept:
         coming = [today + timedelta(days=n) for n in range(policy.ahead_days + 1)]
         created = partitions.create(connection, coming)
     keep_from = now - timedelta(days=policy.rollup_days)
-    coverage.forget(engine, keep_from)
+    coverage_hours.forget(engine, keep_from)
     notes.forget(engine, keep_from)
     witness.forget(engine, now - timedelta(days=policy.raw_days) - MARGIN)
     return Swept(

@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -278,3 +279,24 @@ def test_the_live_page_leads_here(product: Product, browse: Any) -> None:
     page.wait_for("!!document.querySelector('nav a[href=\"/coverage\"]')")
     page.evaluate("document.querySelector('nav a[href=\"/coverage\"]').click()")
     page.wait_for("location.pathname === '/coverage' && !!document.querySelector('nav a[href=\"/\"]')")
+
+
+def test_what_is_simulated_says_so(product: Product, browse: Any) -> None:
+    """Rows of simulated providers or distances carry it in JSON, CSV and on the page; others do not."""
+    fill(product)
+    pretended = replace(a_series("lagos", "chat"), target=replace(a_series("lagos", "chat").target, simulated=True))
+    planned = PlannedSeries(grid=grid(pretended, VANTAGES), probe_version="v")
+    again = PlanNote(id=9, at=product.now - HOUR, series=(planned,))
+    notes.insert(product.store, "lagos", "lagos" * 4, [again], product.now, known=[pretended])
+    said = product.json("?by=vantage,target")
+    assert said["total"]["simulated"]
+    assert {(row["vantage"], row["target"]) for row in said["rows"] if row["simulated"]} >= {("lagos", "chat")}
+    assert not any(row["simulated"] for row in said["rows"] if row["target"] == "reason")
+    lines = csv.DictReader(io.StringIO(product.get("/api/v1/coverage?format=csv&by=target").read().decode()))
+    assert {line["target"]: line["simulated"] for line in lines} == {"chat": "true", "reason": "false"}
+    page = browse()
+    page.open(f"{product.server.url}coverage")
+    page.wait_for("document.querySelectorAll('#hours tbody tr').length === 4")
+    marked = "[...document.querySelectorAll('#hours .pill.simulated')].map((p) => p.closest('th').innerText)"
+    assert all("chat" in words for words in page.evaluate(marked)) and page.evaluate(marked)
+    assert "simulated" in page.evaluate("document.querySelector('footer').innerText")

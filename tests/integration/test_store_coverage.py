@@ -17,7 +17,7 @@ from monitor.detect.coverage import Tally, micros
 from monitor.grid import Grid, grid
 from monitor.model import Attempt, DialectName, MissReason, Outcome, Probe, Series, Target, Vantage
 from monitor.notes import GapNote, LostNote, Note, OutageNote, PlannedSeries, PlanNote
-from monitor.store import attempts, coverage, fleet, notes, retention, rollups
+from monitor.store import attempts, coverage, coverage_hours, fleet, notes, retention, rollups
 
 HOUR = timedelta(hours=1)
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -151,12 +151,12 @@ def test_late_rows_heal(store: Engine) -> None:
     """What was unsent becomes measured when it arrives, also in hours that a sweep has written down already."""
     said(store, plan(1, START - US_1, a_series()))
     late = slots(START, START + 2 * HOUR)
-    coverage.sweep(store, SOON, 24 * HOUR)
+    coverage_hours.sweep(store, SOON, 24 * HOUR)
     assert written(store) == {START + n * HOUR: (60, 0, {"unsent": 60}) for n in range(6)}
     put(store, [attempt(at) for at in late])
-    assert coverage.sweep(store, SOON, 24 * HOUR) == 2
+    assert coverage_hours.sweep(store, SOON, 24 * HOUR) == 2
     assert written(store)[START + HOUR] == (60, 60, {})
-    assert coverage.sweep(store, SOON, 24 * HOUR) == 0
+    assert coverage_hours.sweep(store, SOON, 24 * HOUR) == 0
 
 
 def written(store: Engine) -> dict[datetime, tuple[int, int, dict[str, int]]]:
@@ -177,7 +177,7 @@ def test_a_time_before_the_first_plan_owes_nothing(store: Engine) -> None:
     """A vantage point that is known, asked about a time of which nothing is: no hours, and no error."""
     said(store, plan(1, NOW, a_series()))
     assert coverage.covered(store, START, NOW - HOUR, SOON) == []
-    assert coverage.sweep(store, NOW, 6 * HOUR) == 0
+    assert coverage_hours.sweep(store, NOW, 6 * HOUR) == 0
 
 
 def test_notes_are_kept_once_and_wrong_clocks_refused(store: Engine) -> None:
@@ -241,10 +241,10 @@ def test_a_busy_sweep_and_late_rows_settle(store: Engine) -> None:
     writer = Thread(target=lambda: [put(store, every[n : n + 20]) for n in range(0, len(every), 20)])
     writer.start()
     while writer.is_alive():
-        coverage.sweep(store, NOW, 24 * HOUR)
+        coverage_hours.sweep(store, NOW, 24 * HOUR)
         rollups.refresh(store, NOW)
     writer.join()
-    coverage.sweep(store, NOW, 24 * HOUR)
+    coverage_hours.sweep(store, NOW, 24 * HOUR)
     assert list(written(store).values()) == [(60, 60, {})] * 6
 
 
@@ -278,7 +278,7 @@ def test_a_vantage_point_without_a_token_owes_nothing_more(store: Engine) -> Non
 def test_dashboards_may_read_it(store: Engine) -> None:
     """The reading role sees the view with names and causes, and nothing behind it."""
     said(store, plan(1, START - US_1, a_series()))
-    coverage.sweep(store, SOON, 24 * HOUR)
+    coverage_hours.sweep(store, SOON, 24 * HOUR)
     with store.begin() as connection:
         connection.execute(text("SET LOCAL ROLE firsttoken_reader"))
         row = connection.execute(

@@ -108,6 +108,7 @@ function take(data) {
   state.data = data;
   const now = Date.parse(data.until);
   $("updated").replaceChildren("as of ", make("time", { datetime: data.until, text: new Date(now).toLocaleTimeString([], { hour12: false }) }));
+  $("simulated").textContent = data.total.simulated ? "What is marked simulated is measured on simulated providers or over simulated distances." : "";
   showSentence(data);
   showLegend();
   showHours();
@@ -139,7 +140,7 @@ function strips() {
   const found = new Map();
   for (const row of state.data.rows) {
     const key = JSON.stringify([row.target, row.vantage]);
-    if (!found.has(key)) found.set(key, { target: row.target, vantage: row.vantage, hours: new Map() });
+    if (!found.has(key)) found.set(key, { target: row.target, vantage: row.vantage, simulated: row.simulated, hours: new Map() });
     found.get(key).hours.set(Date.parse(row.hour), row);
   }
   const all = [...found.values()].map((strip) => ({ ...strip, sum: add([...strip.hours.values()]) }));
@@ -184,7 +185,7 @@ function dayOf(hour) {
 }
 
 function stripRow(strip, hours, running) {
-  const name = make("th", { scope: "row" }, document.createTextNode(strip.target), make("span", { class: "quiet", text: `from ${strip.vantage}` }));
+  const name = make("th", { scope: "row" }, document.createTextNode(strip.target), make("span", { class: "quiet", text: `from ${strip.vantage}` }), strip.simulated ? make("span", { class: "pill simulated", text: "simulated" }) : null);
   const words = strip.sum.owed > strip.sum.measured ? missedWords(strip.sum, WORST_FIRST) : strip.sum.owed ? `all ${slots(strip.sum.owed)}` : "nothing owed yet";
   const sum = make("td", { class: "sum" }, make("b", { text: percent(strip.sum) }), make("span", { class: "quiet", text: words }));
   return make("tr", {}, name, sum, ...hours.map((hour) => hourCell(strip, hour, hour === running)));
