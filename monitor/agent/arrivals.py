@@ -53,6 +53,7 @@ class Caught(NamedTuple):
 
     data: bytes
     ancillary: list[tuple[int, int, bytes]]
+    began_ns: int  # monotonic, just before the read: what it left behind came later
     now_ns: int  # monotonic, just after the read
     offset_ns: int  # wall minus monotonic then
     tcp_info: bytes | None
@@ -110,6 +111,7 @@ class Polls(selectors.DefaultSelector):
         self._asked_ns: int | None = None
         self.turns = 0
         self.empty_since_ns = self.returned_ns = self._now()
+        self._looked_ns = self.returned_ns  # the last poll looked no earlier: what it did not report was empty then
         self._long_turns: deque[tuple[int, int]] = deque(maxlen=4096)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -120,17 +122,17 @@ class Polls(selectors.DefaultSelector):
             self._long_turns.append((entered, entered - self.returned_ns))
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
-            self.empty_since_ns = self.returned_ns
+            self.empty_since_ns, self._looked_ns = self._looked_ns, entered
             self.returned_ns = self._now()
             return events
         if self._asked_ns is None or entered - self._asked_ns > BRIEFLY_NS:
             self._waited_ns = self._schedstat.waited_ns()
         waited_before = self._waited_ns
         events = super().select(timeout)
-        self._waited_ns = self._schedstat.waited_ns()
         self.returned_ns = self._asked_ns = self._now()
+        self._waited_ns = self._schedstat.waited_ns()  # after the clock: what delays us in between counts as waiting
         waited = self._waited_ns - waited_before
-        self.empty_since_ns = max(entered, self.returned_ns - waited - GIL_SLACK_NS)
+        self.empty_since_ns = self._looked_ns = max(entered, self.returned_ns - waited - GIL_SLACK_NS)
         return events
 
     def worst_between(self, begin_ns: int, end_ns: int) -> int:
@@ -200,6 +202,7 @@ class ArrivalReader:
 
         Data b"" at the end of the stream. Raises OSError as recvmsg does.
         """
+        began = self._clock.monotonic_ns()
         data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         before = self._clock.monotonic_ns()
         wall = self._clock.wall_ns()
@@ -208,7 +211,7 @@ class ArrivalReader:
         if now - before > 20_000:  # interrupted between the readings
             now, offset = self._clock.monotonic_ns(), self._clock.offset_ns()
         empty = None if self._polls is None else self._polls.empty_since_ns
-        return Caught(data, ancillary, now, offset, self._tcp_info() if self._kernel else None, empty)
+        return Caught(data, ancillary, began, now, offset, self._tcp_info() if self._kernel else None, empty)
 
     def arrival(self, caught: Caught) -> Arrival:
         """When what was caught arrived; to be asked once for each read, in their order."""
@@ -220,7 +223,7 @@ class ArrivalReader:
             spread = 0
         else:
             spread = max(0, at - max(self._drained_ns, caught.empty_since_ns or 0))
-        self._drained_ns = now
+        self._drained_ns = caught.began_ns
         return Arrival(data, at, spread, now - at, stamp is not None, offset)
 
     def _came_as_one(self, size: int, tcp_info: bytes | None) -> bool:

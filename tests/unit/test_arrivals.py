@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import socket
 import time
 from collections.abc import Iterator
@@ -121,6 +122,31 @@ def test_segments_that_arrive_together_in_a_calm_loop_are_not_in_doubt(pair):
 
     spreads = [in_loop(calm_read).spread_ns for _ in range(5)]
     assert min(spreads) <= COALESCED_ABOVE_NS
+
+
+class Slow(Clock):
+    """A clock of a thread that is put aside for a millisecond before each reading."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def monotonic_ns(self) -> int:
+        self.told.append((len(self.told) + 1) * MS)
+        return self.told[-1]
+
+
+def test_a_poll_vouches_for_an_empty_socket_from_before_it_looked(pair):
+    """What comes between the kernel's answer and our next reading of the clock has not been seen to be absent."""
+    ours, peer = pair
+    peer.send(b"x")
+    clock = Slow()
+    with Polls(clock) as polls:
+        polls.register(ours, selectors.EVENT_READ)
+        asked = len(clock.told)
+        assert polls.select(5.0)
+        before_looking = clock.told[asked]
+        assert polls.select(5.0)
+        assert polls.empty_since_ns <= before_looking
 
 
 def test_reads_that_are_thought_about_later_say_what_they_said_at_once(pair):
