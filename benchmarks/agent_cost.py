@@ -49,7 +49,7 @@ def hub_file(folder: Path, url: str, database: str, targets: int, interval: floa
         },
         "storage": {"database_url": database},
         "spool": {"directory": str(folder / "hub")},
-        "log": {"level": "warning"},
+        "log": {"level": "error"},
     }
     file = folder / "fleet.yaml"
     file.write_text(json.dumps(told), encoding="utf-8")

@@ -131,7 +131,7 @@ def hub(folder: Path, url: str) -> Iterator[int]:
                 "probes": {"p": {"prompt": "hi"}},
                 "storage": {"database_url": url},
                 "spool": {"directory": str(folder / "state")},
-                "log": {"level": "warning"},
+                "log": {"level": "error"},
             }
         )
     )

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-ONCE = {"first-start", "enrol"}
+ONCE = {"first-start", "enrol", "alerting"}
 PUBLISHED = {"proxy": "8443", "grafana": "3000"}
 
 
@@ -81,9 +81,9 @@ def test_no_secret_is_written_or_handed_over_by_environment() -> None:
     """Passwords are files that are made on the first start; the environment names files at most."""
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|SECRET|TOKEN$|KEY", key):
+            if re.search("PASSWORD|SECRET|TOKEN|KEY", key.removeprefix("FIRSTTOKEN_")):
                 assert key.endswith("_FILE"), f"{name}: {key}"
-                assert str(value).startswith("/run/secrets/")
+                assert value is None or str(value).startswith("/run/secrets/")
     assert not re.search(r"(?i)(password|secret|key): *[a-z0-9]{6,}$", TEXT, re.MULTILINE)
 
 
@@ -108,13 +108,24 @@ def test_the_database_is_out_of_reach_of_agents() -> None:
     assert COMPOSE["networks"]["back"] == {"internal": True}
 
 
+def test_what_is_mounted_is_there() -> None:
+    """Every file and folder of this repository that a service mounts exists."""
+    for name, service in SERVICES.items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0] if isinstance(volume, str) else volume["source"]
+            default = re.match(r"\$\{\w+:-([^}]+)\}", volume if isinstance(volume, str) else "")
+            path = default[1] if default else source
+            if path.startswith("./"):
+                assert (ROOT / path).exists(), f"{name} mounts {path}"
+
+
 def test_profiles() -> None:
     """`demo` brings the simulator and three agents, `three` the agents, `one` a single one; the hub runs with each."""
 
     def of(profile: str) -> set[str]:
         return {name for name, service in SERVICES.items() if profile in service.get("profiles", [profile])}
 
-    always = {"first-start", "postgres", "hub", "proxy", "prometheus", "alertmanager", "grafana"}
+    always = {"first-start", "postgres", "hub", "proxy", "alerting", "prometheus", "alertmanager", "grafana"}
     assert {name for name, service in SERVICES.items() if "profiles" not in service} == always
     assert of("demo") == always | {"enrol", "simulator", "lagos", "london", "virginia"}
     assert of("three") == always | {"enrol", "lagos", "london", "virginia"}
