@@ -17,7 +17,7 @@ from monitor.agent.events import VISIBLE, EventKind, StreamEvent, TokenKind
 from monitor.agent.question import Question, UnsendableHeader, secrets_of
 from monitor.agent.transport import Lane, Response, Roads
 from monitor.agent.unpacking import PIECE_BYTES, UnknownEncoding, unpacker
-from monitor.clock import NS, Clock
+from monitor.clock import NS, Clock, instant
 from monitor.model import (
     Attempt,
     ConnectionPolicy,
@@ -97,8 +97,8 @@ class Exchange:
         self.reusable = False  # the connection was left as it must be for another request
         self._asked = question
         self._conditions = validity.Conditions.now(clock, machine)
-        self._started_at = clock.now()
         self._start_ns = clock.monotonic_ns()
+        self._started_at = instant(self._start_ns + self._conditions.offset_ns)  # the same moment, not a later reading
         self._tape = Tape(clock, on_mark=self._deadlines.passed)
 
     # The exchange, in the order in which it happens.

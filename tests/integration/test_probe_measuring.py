@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import datetime
 from itertools import product
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 from monitor.agent.arrivals import Segments
 from monitor.agent.transport import Backend
 from monitor.agent.turnstile import Turnstile
-from monitor.clock import Clock
+from monitor.clock import Clock, wall_ns
 from monitor.model import AddressFamily, Attempt, ClockSource, DialectName
 from monitor.simulator import Behaviour, Certificate, Content, DistanceProxy, Listener, SendKind, Simulator
 from monitor.simulator.certificates import Authority
@@ -50,6 +52,35 @@ HINTS = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n"
 def seconds(value: float | None) -> float:
     assert value is not None
     return value
+
+
+# One moment: the attempt's instant on the wall is its start.
+
+
+class PutAside(Clock):
+    """A clock whose user is put aside for 50 ms each time it has asked for the date."""
+
+    def now(self) -> datetime:
+        told = super().now()
+        time.sleep(0.05)
+        return told
+
+
+def test_an_attempt_stands_at_the_moment_from_which_it_is_timed() -> None:
+    """Its UTC instant plus its TTFT is when the server sent the first token, whatever happened to us in between."""
+
+    async def ask_it() -> tuple[Attempt, int, int]:
+        async with Simulator([Listener(models={"m": Behaviour(tokens=3)})]) as sim:
+            async with prober(clock=PutAside()) as one:
+                made = await attempt(one, series(sim.url(), probe=PATIENT))
+            first = next(s for s in sim.log.of(made.http.request_id or "") if s.kind == SendKind.TOKEN)
+            offset_ns = Clock().offset_ns()
+            return made, first.before_ns + offset_ns, first.after_ns + offset_ns
+
+    made, before_ns, after_ns = in_loop(ask_it)
+    succeeded(made)
+    arrived_ns = wall_ns(made.started_at) + round(seconds(made.timeline.ttft) * 1e9)
+    assert before_ns - 25_000_000 <= arrived_ns <= after_ns + 25_000_000
 
 
 # Wait: from the write that ended the request to the first byte of this response.
