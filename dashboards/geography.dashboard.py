@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from grafanalib.core import Time
-from panels import RED, YELLOW, BarChart, Board, Geomap, Sentence, Table, TimeSeries, override, steps
+from panels import (
+    GREEN,
+    RED,
+    YELLOW,
+    BarChart,
+    Board,
+    Geomap,
+    Sentence,
+    StateTimeline,
+    Table,
+    TimeSeries,
+    override,
+    steps,
+    words,
+)
 from queries import FILTER, HOURS, TAG, UID, links, notes, percentiles, rank, ranked, record_variables, sql
 
 NOW = "hour >= date_trunc('hour', $__timeTo()::timestamptz) - interval '1 hour'"
@@ -115,6 +129,18 @@ SELECT vantage, provider, p50, p95, p50 - min(p50) OVER (PARTITION BY provider) 
 FROM times LEFT JOIN counts USING (vantage, provider) LEFT JOIN ways USING (vantage, provider)
 ORDER BY vantage, provider"""
 
+LOOKS = f"""FROM sightings
+WHERE started_at >= $__timeFrom()::timestamptz AND started_at <= $__timeTo()::timestamptz AND valid
+  AND vantage_id IN (SELECT vantage_id FROM series_facts WHERE {FILTER})"""
+"""Of the vantage points from which anything is measured that is chosen."""
+LINE = f"""SELECT ($__timeGroup(started_at, $__interval))::bigint AS time, vantage AS metric, avg(up::int) AS value
+{LOOKS} GROUP BY 1, 2 ORDER BY 1, 2"""
+LINE_TIMES = f"""SELECT ($__timeGroup(started_at, $__interval))::bigint AS time,
+  vantage || ' to ' || endpoint AS metric,
+  percentile_cont(0.5) WITHIN GROUP (ORDER BY coalesce(connect_seconds, resolve_seconds)) AS value
+{LOOKS} AND up GROUP BY 1, 2 ORDER BY 1, 2"""
+"""Neutral endpoints: a share of those reached, and the time to each (`connect`, or the lookup where that is all)."""
+
 SHARES = ("name lookup", "distance", "line", "distance and line", "TLS", "send", "behind the edge, at most", "provider",
           "behind the edge and provider")  # fmt: skip
 COLOURS = ("purple", "dark-blue", "blue", "light-blue", "yellow", "text", "light-orange", "orange", "semi-dark-orange")
@@ -219,6 +245,28 @@ dashboard = Board(
                         "options": {"columnField": "provider", "rowField": "vantage", "valueField": "p50"},
                     }
                 ],
+                high=9,
+            ),
+        ],
+        [
+            StateTimeline(
+                title="The line: neutral endpoints reached from each vantage",
+                description="Nothing but the line is between a vantage point and these endpoints; see docs/witness.md. "
+                "No colour: nobody looked, or the agent has not delivered yet.",
+                targets=[sql(LINE, form="time_series")],
+                interval="5m",
+                mappings=words((0.9, 1, "up", GREEN), (0.34, 0.9, "some fail", YELLOW), (0, 0.34, "down", RED)),
+                color="thresholds",
+                thresholds=steps((0.34, YELLOW), (0.9, GREEN), base=RED),
+                high=9,
+            ),
+            TimeSeries(
+                title="The line: time to neutral endpoints",
+                description="Median time to connect, or to look the name up where that is all that is done.",
+                targets=[sql(LINE_TIMES, form="time_series")],
+                unit="s",
+                minimum=0,
+                interval="30m",
                 high=9,
             ),
         ],

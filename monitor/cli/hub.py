@@ -20,13 +20,14 @@ import typer
 
 from monitor import __version__
 from monitor.cli import logs
-from monitor.cli.keeping import Keeping
+from monitor.cli.keeping import SIGHTING_WAYS, Keeping
 from monitor.cli.leaving import leave
 from monitor.cli.service import DRAIN_SECONDS, Process, run
 from monitor.clock import Clock
 from monitor.config import Config, InvalidConfig
 from monitor.config.handout import Fleet, digest, load_fleet
 from monitor.config.types import FrozenDict
+from monitor.detect.line import VOTE_INTERVALS, Line
 from monitor.grid import grid, microseconds
 from monitor.metrics import Metrics
 from monitor.metrics.fleet import AgentState, FleetMetrics
@@ -43,9 +44,6 @@ LEASE = "sweep"
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 AGENTS_SECONDS = 15.0
-SIGHTING_INTERVALS = 3
-SIGHTING_WAYS_SECONDS = 30.0
-"""A look is the last one for so many intervals, and for the time that it was on its way."""
 MISTAKES_SHOWN = 3
 
 Key = tuple[str, str, str]
@@ -247,12 +245,16 @@ class Hub:
             clock=self._clock,
             notices=lambda: self._notices,
             coverage=self.storage,
+            lines=self._lines,
             routers=[agents_router(self, self.fleet_metrics, self._clock)],
             bodies_under=PREFIX,
         )
         server = WebServer(app, *self._address)
         server.start()
         return server
+
+    def _lines(self) -> Mapping[str, Line]:
+        return self._keeping.lines() if self._keeping is not None else {}
 
     def health(self) -> Mapping[str, str | None]:
         """The database is the only part that may be away."""
@@ -338,7 +340,7 @@ class Hub:
         from monitor.store import witness
 
         rules = self._config.witness
-        since = now - timedelta(seconds=SIGHTING_INTERVALS * rules.interval_seconds + SIGHTING_WAYS_SECONDS)
+        since = now - VOTE_INTERVALS * timedelta(seconds=rules.interval_seconds) - SIGHTING_WAYS
         configured = {(name, one.name) for name in self._config.vantages for one in rules.seen_from(name)}
         names = sorted({name for name, _ in configured})
         newest = self.storage.ask(witness.newest, names, since) if names else []

@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,6 +19,7 @@ from monitor.clock import Clock
 from monitor.config import Config
 from monitor.detect.coldstart import USUAL_RULE, Judgement
 from monitor.detect.coverage import Tally
+from monitor.detect.line import VOTE_INTERVALS, Line, line
 from monitor.metrics import Metrics
 from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
 from monitor.notes import Note
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 TEND_SECONDS = 60.0
 JUDGE_SECONDS = 4.0
 RETRY_SECONDS = 5.0
+LINE_BACK = timedelta(hours=1)
+SIGHTING_WAYS = timedelta(seconds=30)
+"""What a look may take from its vantage point into the record."""
 CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
 
 Known = Mapping[tuple[str, str, str], Series]
@@ -131,6 +136,16 @@ class Keeping:
         config = self._config()
         return self.storage.sight(vantage, sightings, config.vantages.get(vantage), config.storage.raw_days)
 
+    def lines(self) -> Mapping[str, Line]:
+        """Of each vantage point that looks at neutral endpoints, whether its line is up; blocks.
+
+        Judged from the last hour: enough to say down and since when, not enough to say slow. Raises StoreUnavailable.
+        """
+        config, now = self._config(), self._clock.now()
+        interval = timedelta(seconds=config.witness.interval_seconds)
+        looking = [name for name in config.vantages if config.witness.seen_from(name)]
+        return {name: _line(self.storage.sightings(name, now - LINE_BACK), now, interval) for name in looking}
+
     async def beat(self, vantage: str, heartbeat: Heartbeat) -> None:
         """Keep how far an agent of this process has delivered. Raises StoreUnavailable."""
         from monitor.store import fleet
@@ -214,3 +229,11 @@ class Keeping:
             except Exception:
                 log.exception("the database could not be tended; this is a defect of First Token")
             await asyncio.sleep(pause)
+
+
+def _line(seen: Sequence[Sighting], now: datetime, interval: timedelta) -> Line:
+    """As of the newest look: those behind it may still be on their way, for a while."""
+    newest = max((one.started_at for one in seen), default=None)
+    if newest is None or now - newest > VOTE_INTERVALS * interval + SIGHTING_WAYS:
+        return line((), now)
+    return line(seen, newest, interval)

@@ -23,6 +23,7 @@ from monitor.cli.probing import OnAttempt, Probing
 from monitor.cli.service import DRAIN_SECONDS
 from monitor.clock import Clock
 from monitor.config import Config
+from monitor.detect.line import Line
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, StoreUnavailable
 from monitor.wire.fleet import Heartbeat
@@ -238,6 +239,9 @@ class Station:
         for vantage in self._probing.book.planned:
             await self._keeping.beat(vantage, beat)
 
+    def _lines(self) -> Mapping[str, Line]:
+        return self._keeping.lines() if self._keeping is not None else {}
+
     def _fixed_changes(self, config: Config) -> list[str]:
         now, then = self.config, config
         return [
@@ -274,6 +278,7 @@ class Station:
             clock=self._clock,
             notices=lambda: self._notices,
             coverage=storage,
+            lines=self._lines,
         )
         server = WebServer(app, self.config.web.host, self.config.web.port)
         server.start()

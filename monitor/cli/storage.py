@@ -107,6 +107,12 @@ class Storage:
         now = self._clock.now()
         return self.ask(witness.insert, vantage, sightings, now, known=known, raw_days=raw_days)
 
+    def sightings(self, vantage: str, since: datetime) -> Sequence[Sighting]:
+        """What was seen from a vantage point since then; see `store.witness.between`. Raises StoreUnavailable."""
+        if self._engine is None or not self._is_up:
+            raise StoreUnavailable("the database is not ready yet")
+        return witness.between(self._engine, vantage, since, self._clock.now())
+
     def cover(self) -> list[coverage.Covered]:
         """Write down the coverage of ended hours, once an hour of the whole last week; that of the last whole hour.
 

@@ -54,6 +54,7 @@ def report(config: Config) -> dict[str, object]:
         "targets": [asdict(use) for use in plan.uses(config)],
         "currency": config.prices.currency,
         "budget": asdict(config.budget),
+        "witness": {name: [one.address for one in config.witness.seen_from(name)] for name in config.vantages},
     }
 
 
@@ -84,10 +85,22 @@ def _print_plan(config: Config) -> None:
     console.print(_use_table(config))
     for line in _budget_lines(config):
         console.print(Text(line), soft_wrap=True)
+    console.print(Text(_witness_line(config)), soft_wrap=True)
     series = plan.all_series(config)
     slots = sum(plan.slots_per_hour(item.probe) for item in series)
     last = f"{config.path} is good: {len(series)} series, {slots:,.0f} slots an hour, digest {config.digest}"
     console.print(Text(last), soft_wrap=True)
+
+
+def _witness_line(config: Config) -> str:
+    """What is looked at beside the targets."""
+    witness = config.witness
+    looking = [name for name in config.vantages if witness.seen_from(name)]
+    if not looking:
+        return "No neutral endpoints are looked at (witness: off)"
+    addresses = {one.address: None for name in looking for one in witness.seen_from(name)}
+    every, all_of = show_duration(witness.interval_seconds), len(config.vantages)
+    return f"Witness: {listed(list(addresses))} every {every}, from {len(looking)} of {all_of} vantage points"
 
 
 def _budget_lines(config: Config) -> list[str]:

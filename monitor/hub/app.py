@@ -16,7 +16,7 @@ from monitor import __version__
 from monitor.clock import NS, Clock
 from monitor.hub import pages
 from monitor.hub.coverage import CoverageQueries, routes
-from monitor.hub.live import REFRESH_SECONDS, LiveQueries, LiveView
+from monitor.hub.live import REFRESH_SECONDS, Lines, LiveQueries, LiveView
 from monitor.hub.pages import Choice
 from monitor.metrics import Metrics
 from monitor.model import Series
@@ -53,6 +53,7 @@ def create_app(
     clock: Clock | None = None,
     notices: Callable[[], Sequence[str]] = tuple,
     coverage: CoverageQueries | None = None,
+    lines: Lines = dict,
     routers: Sequence[APIRouter] = (),
     bodies_under: str | None = None,
 ) -> FastAPI:
@@ -60,8 +61,8 @@ def create_app(
 
     `queries` is asked in a worker thread; `health`, `series` (what is configured now) and `next_slot` are called in
     the loop and must return at once. `advice` gives a sentence for each failure kind; `notices`, called there too,
-    what readers must know now, without secrets. `coverage` is asked like `queries`; None: there is none to ask. Request
-    bodies are read under `bodies_under` alone.
+    what readers must know now, without secrets. `coverage` (None: there is none) and `lines`, of vantage points, are
+    asked like `queries`. Request bodies are read under `bodies_under` alone.
     """
     app = FastAPI(
         title="First Token",
@@ -71,7 +72,7 @@ def create_app(
         openapi_url="/api/openapi.json" if routers else None,
     )
     clock = clock or Clock()
-    view = LiveView(queries, series, next_slot, clock, notices)
+    view = LiveView(queries, series, next_slot, clock, notices, lines)
     _add_page(app, LiveBodies(view, dict(advice or {}), clock))
     if coverage is not None:
         app.include_router(routes(coverage, clock, _cached))

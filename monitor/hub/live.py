@@ -17,10 +17,12 @@ import structlog
 
 from monitor.clock import NS, Clock
 from monitor.detect.coldstart import Judgement
+from monitor.detect.line import Line
 from monitor.model import Attempt, Outcome, Purpose, Series, StoreUnavailable
 
 PER_SERIES = 30
 REFRESH_SECONDS = 1.0
+LINES_SECONDS = 10.0
 OUTAGES_AT_ONCE = 8
 """Outages whose beginning is asked for with one refresh."""
 FIRST_ANSWER_SECONDS = 3.0
@@ -31,6 +33,8 @@ OVERLAP = timedelta(seconds=30)
 SeriesKey = tuple[str, str, str]
 AttemptKey = tuple[str, datetime, str, str, int]
 
+Lines = Callable[[], Mapping[str, Line]]
+"""Whether the lines of vantage points are up; called in a worker thread, raises StoreUnavailable."""
 log = structlog.get_logger()
 
 
@@ -68,6 +72,7 @@ class View:
         default_factory=dict
     )  # of outages longer than that
     notices: Sequence[str] = ()  # what else readers must know, a sentence each
+    lines: Mapping[str, Line] = field(default_factory=dict)  # by vantage point, of those that look at neutral endpoints
 
     @property
     def seen_at(self) -> datetime:
@@ -88,7 +93,11 @@ class LiveView:
         next_slot: Callable[[Series], datetime | None],
         clock: Clock,
         notices: Callable[[], Sequence[str]] = tuple,
+        lines: Lines = dict,
     ) -> None:
+        self._ask_lines = lines
+        self._lines: Mapping[str, Line] = {}
+        self._lines_ns: int | None = None
         self._queries, self._series, self._next_slot, self._clock = queries, series, next_slot, clock
         self._notices = notices
         self._attempts: dict[SeriesKey, list[Attempt]] = {}
@@ -121,6 +130,7 @@ class LiveView:
             self._take(attempts)
             self._take_verdicts(judged)
             await self._ask_for_outages()
+            await self._ask_for_lines()
             self._asked_from, self._refreshed_at, self._error = asked_at - OVERLAP, asked_at, None
             self._loaded = keys
         except StoreUnavailable as error:
@@ -146,6 +156,12 @@ class LiveView:
             began = await asyncio.to_thread(self._queries.failing_since, *key)
             if began is not None:
                 self._outages[key] = began
+
+    async def _ask_for_lines(self) -> None:
+        """Not with every refresh: a line is judged from looks that are minutes apart."""
+        now_ns = self._clock.monotonic_ns()
+        if self._lines_ns is None or now_ns - self._lines_ns >= LINES_SECONDS * NS:
+            self._lines, self._lines_ns = await asyncio.to_thread(self._ask_lines), now_ns
 
     def _take_verdicts(self, judged: Iterable[Judgement]) -> None:
         """Keep the verdicts of attempts that are shown; those of others are dropped, and old ones with theirs."""
@@ -178,6 +194,7 @@ class LiveView:
             verdicts=dict(self._verdicts),
             failing_since=dict(self._outages),
             notices=tuple(self._notices()),
+            lines=self._lines,
         )
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from monitor import __version__
+from monitor.detect.line import Line, LineState
 from monitor.hub.live import SeriesKey, View
 from monitor.hub.rows import clipped, iso, row
 from monitor.hub.summary import Cell, Judged, Part, State, cells, headline, idle_gaps, judge
@@ -82,7 +83,10 @@ def live(view: View, advice: Mapping[str, str], choice: Choice = Choice()) -> by
             "sentence": sentence,
             "notices": _notices(view),
             "stale": view.store_error is not None,
-            "vantages": [_vantage(one) for one in {one.vantage.name: one.vantage for one in view.series}.values()],
+            "vantages": [
+                _vantage(one, view.lines.get(one.name))
+                for one in {one.vantage.name: one.vantage for one in view.series}.values()
+            ],
             "targets": [_target(one) for one in {one.target.name: one.target for one in view.series}.values()],
             "cells": [_cell(cell) for cell in all_cells],
             "attempts": _latest(view, judged, advice, choice),
@@ -104,9 +108,17 @@ def _notices(view: View) -> list[list[Part]]:
     return [[error, *shown, " Attempts wait in the spool meanwhile."], *told]
 
 
-def _vantage(vantage: Vantage) -> dict[str, Any]:
+def _vantage(vantage: Vantage, line: Line | None) -> dict[str, Any]:
     place = where(vantage.place)
-    return {"name": vantage.name, "where": place, "network": vantage.network, "simulated": vantage.simulated}
+    told = {"name": vantage.name, "where": place, "network": vantage.network, "simulated": vantage.simulated}
+    return told | {"line": None if line is None or line.state is LineState.UNKNOWN else _line(line)}
+
+
+def _line(line: Line) -> dict[str, Any]:
+    """The words stand behind "line", and behind the state in them the time since when."""
+    trouble = f"{len(line.failing)} of {line.voters} neutral endpoints fail" if line.failing else "slower than usual"
+    why = "" if line.state is LineState.UP else trouble
+    return {"state": line.state, "why": why, "since": iso(line.since) if line.since else None}
 
 
 def _target(target: Target) -> dict[str, Any]:

@@ -29,8 +29,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 
 from monitor.clock import Clock
 from monitor.metrics.counting import count, count_cost, tokens_per_second
@@ -54,6 +55,8 @@ class Metrics:
         self._lock = threading.Lock()  # a series is not forgotten between finding its labels and counting
         self._oldest_unsent: datetime | None = None
         self._lost_before: int | None = None
+        self._shown_up: set[tuple[str, ...]] = set()
+        self._shown_seconds: set[tuple[str, ...]] = set()
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -166,14 +169,13 @@ class Metrics:
 
     def set_witness(self, newest: Iterable[Sighting]) -> None:
         """The last look of each vantage point at each endpoint; all others go."""
-        families = self._families
+        looks = {(one.vantage, one.endpoint): one for one in newest}
+        up = {names: float(one.up) for names, one in looks.items()}
+        took = {(*names, str(phase)): seconds for names, one in looks.items() for phase, seconds in one.seconds.items()}
         with self._lock:
-            families.witness_up.clear()
-            families.witness_seconds.clear()
-            for one in newest:
-                families.witness_up.labels(one.vantage, one.endpoint).set(one.up)
-                for phase, seconds in one.seconds.items():
-                    families.witness_seconds.labels(one.vantage, one.endpoint, phase).set(seconds)
+            _replace(self._families.witness_up, self._shown_up, up)
+            _replace(self._families.witness_seconds, self._shown_seconds, took)
+            self._shown_up, self._shown_seconds = set(up), set(took)
 
     def count_delivered(self, attempts: int) -> None:
         """So many attempts were acknowledged by the store or the hub."""
@@ -231,3 +233,11 @@ class Metrics:
 def key_of(series: Series) -> SeriesKey:
     """(vantage, target, probe): what identifies a series."""
     return (series.vantage.name, series.target.name, series.probe.name)
+
+
+def _replace(family: Gauge, shown: set[tuple[str, ...]], values: Mapping[Any, float]) -> None:
+    """Show these values and no others. What stays is never away: a scrape between would take half for the whole."""
+    for labels in shown - values.keys():
+        family.remove(*labels)
+    for labels, value in values.items():
+        family.labels(*labels).set(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -36,9 +37,15 @@ def kept(store: Engine) -> set[tuple[str, str, bool]]:
         return {tuple(row) for row in connection.execute(text("SELECT vantage, endpoint, up FROM sightings"))}
 
 
+def line_of(up: Up) -> dict[str, str]:
+    """What the live page says of the line in Lagos."""
+    (vantage,) = json.loads(up.get("api/live"))["vantages"]
+    return dict(vantage["line"] or {"state": "unknown"})
+
+
 def test_one_process(database_url: str, tmp_path: Path) -> None:
-    """`up` looks, keeps and tells; what a reload takes away is told no more."""
-    store = engine.open_engine(database_url)
+    """`up` looks, keeps and tells, on the live page too; what a reload takes away is told no more."""
+    store, began = engine.open_engine(database_url), datetime.now(UTC)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         url = f"http://127.0.0.1:{free_port()}/v1"
@@ -50,6 +57,11 @@ def test_one_process(database_url: str, tmp_path: Path) -> None:
             assert up.metric("firsttoken_witness_up", vantage="lagos", endpoint="gone") == 0
             assert up.metric("firsttoken_witness_seconds", endpoint="near", phase="connect")
             assert up.metric("firsttoken_witness_seconds", endpoint="gone") is None
+            until(lambda: line_of(up)["state"] == "up", "one stranger's machine is not the line", 60)
+            listener.close()
+            down = until(lambda: line_of(up)["state"] == "down" and line_of(up), "a line that is down", 60)
+            assert down["why"] == "2 of 2 neutral endpoints fail"
+            assert datetime.fromisoformat(down["since"]) > began
             up.write({**content, "witness": "off"})
             until(lambda: up.metric("firsttoken_witness_up") is None, "no metrics of what is not looked at", 60)
     store.dispose()

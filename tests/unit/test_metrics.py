@@ -36,6 +36,7 @@ from monitor.model import (
     VerdictKind,
 )
 from monitor.timeline import Gaps, Mark, Phase, Timeline
+from monitor.witness import Sighting
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MS = 1_000_000
@@ -466,6 +467,24 @@ def _labels(made: Metrics, name: str) -> str:
     of_series = set(SERIES_LABELS) <= set(names)
     more = ", ".join(f"`{label}`" for label in names if not of_series or label not in SERIES_LABELS) or "–"
     return more if of_series else f"{more} (process)"
+
+
+def test_the_witness_shows_the_last_looks() -> None:
+    """Each endpoint has its gauges while it is looked at; a phase that was not passed has none."""
+    metrics = Metrics()
+    near = Sighting(vantage="lagos", endpoint="near", address="a", started_at=AT, seconds={Phase.CONNECT: 0.1})
+    failure = Failure(kind=FailureKind.DNS, phase=Phase.RESOLVE, text="")
+    dead = replace(near, endpoint="dead", seconds={}, failure=failure)
+    metrics.set_witness([near, dead])
+    text = metrics.render().decode()
+    assert 'firsttoken_witness_up{vantage="lagos",endpoint="near"} 1\n' in text
+    assert 'firsttoken_witness_up{vantage="lagos",endpoint="dead"} 0\n' in text
+    assert 'firsttoken_witness_seconds{vantage="lagos",endpoint="near",phase="connect"} 0.1\n' in text
+    assert 'firsttoken_witness_seconds{vantage="lagos",endpoint="dead"' not in text
+    metrics.set_witness([replace(near, seconds={})])
+    text = metrics.render().decode()
+    assert "dead" not in text
+    assert "firsttoken_witness_seconds{" not in text
 
 
 def test_the_reference_lists_every_metric() -> None:

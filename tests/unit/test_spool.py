@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,15 +15,17 @@ import pytest
 
 from monitor.agent.schedule import Walked
 from monitor.agent.spool import Spool
-from monitor.agent.spoolfile import SpoolBusy
+from monitor.agent.spoolfile import MAX_SIGHTINGS, SpoolBusy, SpoolFile
 from monitor.clock import ManualClock
 from monitor.grid import microseconds
 from monitor.model import Attempt, Outcome, SpoolFull
 from monitor.notes import GapNote, LostNote
+from monitor.witness import Sighting
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEY = ("lagos", "t", "q")
+SEEN = Sighting(vantage="lagos", endpoint="near", address="tcp://192.0.2.1:443", started_at=START)
 
 
 @pytest.fixture
@@ -357,3 +360,49 @@ async def test_a_cancelled_caller_loses_nothing(tmp_path):
     await fill(store, 1, first=1)
     assert store.depth == 2
     await store.close()
+
+
+async def test_sightings_of_a_file_that_knows_none(tmp_path):
+    """A spool of the release before gets their table and loses nothing; that release can read the file again."""
+    store = spool(tmp_path)
+    await fill(store, 1)
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as before:
+        version = before.execute("PRAGMA user_version").fetchone()
+        before.execute("DROP TABLE sightings")
+    newer = spool(tmp_path)
+    assert (newer.depth, newer.sightings_waiting, newer.losses) == (1, 0, {})
+    await newer.sight(SEEN)
+    assert [one.sighting for one in await newer.take_sightings(9)] == [SEEN]
+    await newer.close()
+    with closing(sqlite3.connect(store.path)) as after:
+        assert after.execute("PRAGMA user_version").fetchone() == version
+
+
+async def test_an_unreadable_sighting_is_dropped(tmp_path):
+    """What nobody can read keeps nothing back."""
+    store = spool(tmp_path)
+    await store.sight(SEEN)
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as broken:
+        broken.execute("INSERT INTO sightings (vantage, payload) VALUES ('lagos', '{]')")
+        broken.commit()
+    again = spool(tmp_path)
+    assert again.sightings_waiting == 2
+    assert [one.sighting for one in await again.take_sightings(9)] == [SEEN]
+    assert again.sightings_waiting == 1
+    await again.close()
+
+
+def test_sightings_are_bounded(tmp_path):
+    """Of very many the newest are kept."""
+    file = SpoolFile(tmp_path / "spool.sqlite3")
+    file.begin()
+    for number in range(MAX_SIGHTINGS + 3):
+        file.sight("lagos", str(number))
+    file.commit()
+    assert file.sightings_waiting == MAX_SIGHTINGS
+    assert [payload for _, _, payload in file.sightings(2)] == [str(MAX_SIGHTINGS + 2), str(MAX_SIGHTINGS + 1)]
+    file.refresh()
+    assert file.sightings_waiting == MAX_SIGHTINGS
+    file.close()

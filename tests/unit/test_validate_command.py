@@ -80,6 +80,18 @@ def test_schema(app: typer.Typer) -> None:
     assert json.loads(result.stdout)["$schema"].endswith("2020-12/schema")
 
 
+def test_witness(app: typer.Typer, tmp_path: Path) -> None:
+    """What is looked at beside the targets is said, as nobody wrote it down; and that it is off."""
+    runner, minimal = CliRunner(), ROOT / "examples" / "minimal.yaml"
+    shown = runner.invoke(app, ["validate", str(minimal)]).output
+    assert "Witness: tls://1.1.1.1:443, tls://9.9.9.9:443" in shown
+    assert "every 1m, from 1 of 1 vantage points" in shown
+    file = tmp_path / "off.yaml"
+    file.write_text(minimal.read_text() + "\nwitness: off\n")
+    assert "witness: off" in runner.invoke(app, ["validate", str(file)]).output
+    assert json.loads(runner.invoke(app, ["validate", "--json", str(file)]).output)["witness"] == {"local": []}
+
+
 def test_money(app: typer.Typer, tmp_path: Path) -> None:
     """What a day may cost at most, and the caps that hold whatever it would cost."""
     file = tmp_path / "c.yaml"

@@ -198,8 +198,16 @@ const keyOf = (one) => JSON.stringify([one.vantage, one.target, one.probe]);
 function matrixHead(data) {
   const heads = data.vantages.map((vantage) =>
     make("th", { scope: "col", role: "columnheader" }, make("span", { text: vantage.name }), " ", simulatedBadge(vantage.simulated),
-      make("span", { class: "quiet", text: [vantage.where, vantage.network].filter(Boolean).join(" · ") })));
+      make("span", { class: "quiet", text: [vantage.where, vantage.network].filter(Boolean).join(" · ") }), lineNode(vantage.line)));
   return make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, make("th", { scope: "col", role: "columnheader", text: "Target" }), ...heads));
+}
+
+function lineNode(line) {
+  if (!line) return null;
+  const words = { up: "line ok", degraded: "line degraded", down: "line down" }[line.state] || line.state;
+  const since = line.since ? [" since ", timeNode(line.since, "at")] : [];
+  const title = "What this vantage point sees of neutral endpoints, which have nothing to do with any provider";
+  return make("span", { class: `line ${line.state}`, title }, words, ...since, line.why ? `: ${line.why}` : "");
 }
 
 function matrixRow(data, target, cells) {
