@@ -55,6 +55,7 @@ class Outlets:
     record: Record  # every attempt, missed ones included
     mark: Callable[[SeriesKey, Walked], Awaitable[None]]  # how far a series has come, to be kept on disk
     skip: Callable[[str, GapNote], Awaitable[None]]  # slots of a vantage point that were passed over without rows
+    stepped: Callable[[], None] = lambda: None  # the wall clock moved by more than a second, or the machine slept
     owe: Callable[[Slot], None] = lambda slot: None  # a slot that `record` will have an attempt of
     lag: Callable[[float], None] = lambda seconds: None  # planned to started
     release: Callable[[Series], Awaitable[None]] | None = None  # the series is no longer probed, or in another form
@@ -285,6 +286,7 @@ class Runner:
             self.look(lane)
             self._plan(lane)
         if abs(moved_ns) > 1_000_000_000:
+            self._out.stepped()
             passed_over = sum(self.missed.values()) - before
             log.warning(
                 "the clock stepped or the machine slept", seconds=round(moved_ns / 1e9, 3), missed_slots=passed_over

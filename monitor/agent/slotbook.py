@@ -35,7 +35,8 @@ class SlotBook:
         self._wake = wake
         self._owed: dict[SlotKey, datetime] = {}  # decided on, and not on disk yet
         self._planned: dict[str, tuple[PlannedSeries, ...]] = {}
-        self._began = clock.now()  # walking, in this life
+        self._born = clock.now()
+        self._began = self._born  # walking, in this life
         self._writing: set[asyncio.Task[None]] = set()
 
     def plan(self, series: Iterable[Series], names: Sequence[str], played: Iterable[str]) -> None:
@@ -55,6 +56,20 @@ class SlotBook:
             if self._planned.get(vantage) != tuple(walks):
                 self._planned[vantage] = tuple(walks)
                 self.note(vantage, PlanNote(id=0, at=at, series=tuple(walks)))
+
+    def stepped(self) -> None:
+        """The wall clock moved: say the plan again, for slots that now lie before the instant of the last one."""
+        at = self._clock.now()
+        for vantage, walks in self._planned.items():
+            self.note(vantage, PlanNote(id=0, at=at, series=walks))
+
+    @property
+    def unsaid_since(self) -> datetime | None:
+        """While notes wait: the instant from which on slots may still be explained by one of them."""
+        if not self._spool.notes_waiting:
+            return None
+        alive_us, _ = self._spool.alive_before
+        return self._born if alive_us is None else min(self._born, instant(alive_us * 1_000))
 
     def note(self, vantage: str, note: Note) -> None:
         """Keep a note on disk, soon; what is asked of the spool is done in the order of asking."""

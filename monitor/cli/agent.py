@@ -329,6 +329,7 @@ class Agent:
 
     def _beat(self) -> Heartbeat:
         spool, now = self._probing.spool, self._clock.now()
+        waiting = [one for one in (spool.oldest, self._probing.book.unsaid_since) if one is not None]
         return Heartbeat(
             agent=spool.agent,
             version=__version__,
@@ -340,7 +341,7 @@ class Agent:
             spool_attempts=spool.depth,
             spool_bytes=spool.size_bytes,
             spool_limit_bytes=spool.max_bytes,
-            spool_oldest_at=spool.oldest,
+            spool_oldest_at=min(waiting, default=None),  # notes explain slots as rows do
             spool_lost=sum(spool.losses.values()),
             clock_offset_seconds=self._offset,
         )

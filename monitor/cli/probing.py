@@ -226,6 +226,7 @@ class Probing:
             record=self._record,
             mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
             skip=self._note_gap,
+            stepped=self.book.stepped,
             owe=self.book.owe,
             lag=self._metrics.observe_scheduler_lag,
             release=prober.release,

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse, Response
 
 from monitor.clock import Clock
 from monitor.config.handout import digest
+from monitor.hub.ingest import NotYet
 from monitor.metrics.fleet import FleetMetrics
 from monitor.model import StoreUnavailable
 from monitor.store.engine import RowRefused
@@ -112,6 +113,8 @@ class Door:
             return await then(await self._vantage(authorization))
         except Refused as error:
             return JSONResponse({"error": error.sentence}, status_code=error.status, headers=error.headers)
+        except NotYet as error:
+            return _later(503, str(error))
         except StoreUnavailable:
             return _later(503, "the database is away; keep what you have and come again")
 

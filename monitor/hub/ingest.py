@@ -32,6 +32,10 @@ KeepNotes = Callable[[str, str, Sequence[Note]], Noted]
 KeepSightings = Callable[[str, Sequence[Sighting]], Sighted]
 
 
+class NotYet(StoreUnavailable):
+    """What an agent says may be right, but this copy of the hub has not read of it yet: it is to come again."""
+
+
 class Known(Protocol):
     """What was ever measured or planned from a vantage point, from the database."""
 
@@ -106,7 +110,7 @@ class Ingest:
                 notes.append(note)
                 places[id(note)] = index
             elif isinstance(note, PlanNote) and abs(self._clock.now() - note.at) < PATIENCE:
-                raise StoreUnavailable(strange)
+                raise NotYet(strange)
             else:
                 rejected[index] = strange
         if notes:
