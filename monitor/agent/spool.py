@@ -401,6 +401,9 @@ class Spool:
         """A full disk at the start is like one later: probes go on. Anything else that refuses ends the start."""
         try:
             self._open()
+        except SpoolBusy:
+            self._lock.release()
+            raise
         except (sqlite3.Error, OSError) as error:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
                 self._lock.release()

@@ -321,6 +321,11 @@ def _create(db: sqlite3.Connection, path: Path) -> None:
 def _check(db: sqlite3.Connection) -> None:
     try:
         identity = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+        if identity[0] == APPLICATION_ID and identity[1] > SCHEMA_VERSION:
+            raise SpoolBusy(
+                "the spool was written by a newer release (format "
+                f"{identity[1]}): run that one until nothing waits there, or name another state folder"
+            )
         if identity not in ((APPLICATION_ID, SCHEMA_VERSION), (APPLICATION_ID, 1)):
             raise SpoolCorrupt(f"the file holds another schema ({identity[0]:#x}, version {identity[1]})")
         older = identity[1] == 1

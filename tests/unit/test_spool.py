@@ -297,6 +297,20 @@ async def test_a_broken_file_says_between_which_instants_it_lay(tmp_path):
     await store.close()
 
 
+async def test_a_file_of_a_newer_release_is_left_alone(tmp_path):
+    """After a rollback over a change of format nothing is lost: the start is refused with what to do, the file stays."""
+    store = spool(tmp_path)
+    await fill(store, 3)
+    await store.close()
+    with sqlite3.connect(store.path) as db:
+        db.execute("PRAGMA user_version = 3")
+    db.close()
+    for _ in range(2):
+        with pytest.raises(SpoolBusy, match="newer release"):
+            spool(tmp_path)
+    assert list(store.path.parent.glob("*.corrupt-*")) == []
+
+
 async def test_a_file_of_version_1_is_upgraded_in_place(tmp_path):
     """Attempts, marks and gaps of the previous release's spool stay; its gaps are notes now."""
     store = spool(tmp_path)
