@@ -298,7 +298,7 @@ async def test_a_broken_file_says_between_which_instants_it_lay(tmp_path):
 
 
 async def test_a_file_of_a_newer_release_is_left_alone(tmp_path):
-    """After a rollback over a change of format nothing is lost: the start is refused with what to do, the file stays."""
+    """After a rollback over a new format nothing is lost: the start is refused with what to do, the file stays."""
     store = spool(tmp_path)
     await fill(store, 3)
     await store.close()
