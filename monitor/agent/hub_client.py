@@ -198,7 +198,7 @@ class HubClient:
         if status in (401, 403):
             return StoreRefuses(
                 f"{self._url} does not know this agent's token ({status}): make a new one with `firsttoken vantage "
-                "rotate NAME` on the hub, put it into the token's file here, and send SIGHUP; attempts wait on disk"
+                "rotate NAME` on the hub, put it into the token's file here, and restart the agent; all waits on disk"
             )
         if status == 404 and path == "config" and told:
             return NotForUs(f"{self._url}: {told}")
