@@ -44,6 +44,9 @@ LEASE = "sweep"
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 5.0
 AGENTS_SECONDS = 15.0
+LAST_OF = 30
+"""Attempts of a series among which its last success is looked for, when a copy begins to tell of last values."""
+RECEIVED_MARGIN = timedelta(seconds=5)
 MISTAKES_SHOWN = 3
 
 Key = tuple[str, str, str]
@@ -94,7 +97,7 @@ class Hub:
         self._holds = False
         self._trouble: str | None = "not started yet"
         self._notices: tuple[str, ...] = ()
-        self.metrics = Metrics(self._clock)
+        self.metrics = Metrics(self._clock, last_values=False)
         self.fleet_metrics = FleetMetrics(self.metrics.registry)
         self._enrolled: Sequence[Enrolled] = ()
         self._known: dict[Key, Series] = {}
@@ -104,6 +107,7 @@ class Hub:
         self._keeping: Keeping | None = None
         self._web: WebServer | None = None
         self._leasing: asyncio.Task[None] | None = None
+        self._noted_until: datetime | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -309,6 +313,7 @@ class Hub:
 
     def _lose(self) -> None:
         self._holds = False
+        self._forget_last()
         self.metrics.set_witness(())
         self.fleet_metrics.set_holder(False)
 
@@ -332,8 +337,22 @@ class Hub:
             starved = self.storage.ask(fleet.starvation, now - timedelta(hours=1))
             self.fleet_metrics.set_agents([self._state(one, starved) for one in enrolled if one.tokens], now)
             self.metrics.set_witness(self._newest_sightings(now))
+            self._note_last(now)
         else:
             self.metrics.set_witness(())  # the copy that sweeps says it
+            self._forget_last()
+
+    def _note_last(self, now: datetime) -> None:
+        """Last values come from the record, so that they are the last of all copies; from one copy alone."""
+        storage, since = self.storage, self._noted_until
+        known = storage.latest(LAST_OF) if since is None else storage.received_since(since - RECEIVED_MARGIN)
+        self.metrics.note_last(sorted(known, key=lambda one: one.started_at))
+        self._noted_until = now
+
+    def _forget_last(self) -> None:
+        if self._noted_until is not None:
+            self._noted_until = None
+            self.metrics.forget_last()
 
     def _newest_sightings(self, now: datetime) -> list[Sighting]:
         """The last looks of what is configured; none that is so old that a later one must have been lost."""

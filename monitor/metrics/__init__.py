@@ -34,7 +34,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from monitor.clock import Clock
-from monitor.metrics.counting import count, count_cost, tokens_per_second
+from monitor.metrics.counting import count, count_cost, note_last, tokens_per_second
 from monitor.metrics.exposition import expose
 from monitor.metrics.families import SERIES_BUDGET, SERIES_LABELS, Families, label_values
 from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, VerdictKind
@@ -48,8 +48,11 @@ SeriesKey = tuple[str, str, str]
 class Metrics:
     """The process's metrics. Safe to use from several threads; nothing here blocks or raises for a target's fault."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, *, last_values: bool = True) -> None:
+        """`last_values` False: of what `observe` counts none is the last; several hubs share that (`note_last`)."""
         self._clock = clock or Clock()
+        self._last_values = last_values
+        self._last_started: dict[SeriesKey, datetime] = {}
         self._families = Families(self._oldest_age)
         self._declared: dict[SeriesKey, tuple[str, ...]] = {}
         self._lock = threading.Lock()  # a series is not forgotten between finding its labels and counting
@@ -112,6 +115,24 @@ class Metrics:
                 families.missed.labels(*values, attempt.missed or MissReason.LATE).inc()
             else:
                 count(families, attempt, values, series.target.price)
+                if self._last_values:
+                    note_last(families, attempt, values)
+
+    def note_last(self, attempts: Iterable[Attempt]) -> None:
+        """Gauges of last values from the record, oldest attempt first; what is older than the last is left out."""
+        with self._lock:
+            for attempt in attempts:
+                key = (attempt.vantage, attempt.target, attempt.probe)
+                values, last = self._declared.get(key), self._last_started.get(key)
+                if values is not None and (last is None or attempt.started_at > last):
+                    self._last_started[key] = attempt.started_at
+                    note_last(self._families, attempt, values)
+
+    def forget_last(self) -> None:
+        """Say nothing of last values any more: another copy of the hub does."""
+        with self._lock:
+            self._last_started.clear()
+            self._families.forget_last()
 
     def observe_verdict(self, series: Series, kind: VerdictKind, penalty_seconds: float | None) -> None:
         """Count the settled verdict about one planned attempt; nothing when the series is not declared any more."""

@@ -16,7 +16,7 @@ MINIMUM_STREAM_SECONDS = 0.001
 
 
 def count(families: Families, attempt: Attempt, values: tuple[str, ...], price: Price | None = None) -> None:
-    """Count an attempt that was made and tells of now; `values` are those of its series' labels."""
+    """Count an attempt that was made and tells of now; `values` are those of its series' labels. No last values."""
     _count_tokens(families, attempt, values)
     count_cost(families, attempt, values, price)
     if attempt.try_number:
@@ -27,9 +27,10 @@ def count(families: Families, attempt: Attempt, values: tuple[str, ...], price: 
         families.failures.labels(*values, attempt.failure.kind, attempt.failure.phase).inc()
     for doubt in attempt.validity:
         families.doubts.labels(*values, doubt).inc()
-    _note_last(families, attempt, values)
+    # the counter of a kept connection's socket covers its earlier attempts too
+    if not attempt.http.reused and attempt.tcp.retransmits:
+        families.retransmits.labels(*values).inc(attempt.tcp.retransmits)
     if attempt.valid:
-        _note_last_durations(families, attempt, values)
         _distribute(families, attempt, values)
     else:
         families.invalid.labels(*values).inc()
@@ -46,7 +47,10 @@ def _count_tokens(families: Families, attempt: Attempt, values: tuple[str, ...])
     families.tokens.labels(*values, "output").inc(attempt.tokens.output or 0)
 
 
-def _note_last(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
+def note_last(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:
+    """Make an attempt the last of its series; what it does not tell stays as an earlier one left it."""
+    if attempt.try_number or attempt.outcome is Outcome.MISSED:
+        return
     success = attempt.outcome is Outcome.SUCCESS
     began = attempt.started_at.timestamp()
     families.last_attempt.labels(*values).set(began)
@@ -55,9 +59,8 @@ def _note_last(families: Families, attempt: Attempt, values: tuple[str, ...]) ->
         families.last_success.labels(*values).set(began)
     if attempt.http.certificate_expires_at is not None:
         families.certificate_expiry.labels(*values).set(attempt.http.certificate_expires_at.timestamp())
-    # the counter of a kept connection's socket covers its earlier attempts too
-    if not attempt.http.reused and attempt.tcp.retransmits:
-        families.retransmits.labels(*values).inc(attempt.tcp.retransmits)
+    if attempt.valid:
+        _note_last_durations(families, attempt, values)
 
 
 def _note_last_durations(families: Families, attempt: Attempt, values: tuple[str, ...]) -> None:

@@ -77,6 +77,14 @@ class Families:
         for family in self._of_series:
             family.remove_by_labels(labels)
 
+    def forget_last(self) -> None:
+        """Remove the gauges of last values of every series."""
+        for family in (
+            self.last_ttft, self.last_attempt, self.last_attempt_success, self.last_success, self.certificate_expiry,
+            self.min_rtt, self.control,
+        ):  # fmt: skip
+            family.clear()
+
     def _zeroes(self) -> Iterator[tuple[MetricWrapperBase, *tuple[str, ...]]]:
         for family in (self.ttft, self.ttfo, self.total, self.speed, self.invalid):
             yield (family,)

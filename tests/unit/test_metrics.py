@@ -469,6 +469,22 @@ def _labels(made: Metrics, name: str) -> str:
     return more if of_series else f"{more} (process)"
 
 
+def test_last_values_of_several_hubs_come_from_the_record() -> None:
+    """A hub's own counting sets no last value; the record does, newest last, whatever comes late; and they can go."""
+    metrics = Metrics(ManualClock(AT), last_values=False)
+    metrics.declare(SERIES)
+    new, old = replace(SUCCESS, started_at=AT), replace(SUCCESS, started_at=AT - timedelta(hours=1))
+    metrics.observe(new, SERIES, late=False)
+    name = "firsttoken_last_attempt_timestamp_seconds{"
+    assert name not in metrics.render().decode()
+    metrics.note_last([new])
+    metrics.note_last([old])
+    (line,) = [line for line in metrics.render().decode().splitlines() if line.startswith(name)]
+    assert float(line.rsplit(" ", 1)[1]) == AT.timestamp()
+    metrics.forget_last()
+    assert name not in metrics.render().decode()
+
+
 def test_the_witness_shows_the_last_looks() -> None:
     """Each endpoint has its gauges while it is looked at; a phase that was not passed has none."""
     metrics = Metrics()
