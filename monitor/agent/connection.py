@@ -274,6 +274,8 @@ class Connection(httpcore.AsyncNetworkStream):
             stream = tape.h2_stream if tape is not None else None
             plain, frames = self._frames.follow(plain, stream)
             self._refuse_http1()
+            if waits and self._frames.statusless:
+                raise httpcore.RemoteProtocolError("it has no status")
             begins = (HEADERS, stream) in frames
         elif waits and tape is not None:
             begins = tape.head.begins(plain)

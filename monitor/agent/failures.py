@@ -164,7 +164,7 @@ def _from_protocol(link: BaseException, phase: Phase) -> Verdict | None:
     if isinstance(link, httpx.LocalProtocolError | httpcore.LocalProtocolError):
         return _from_local_protocol(link)
     if isinstance(link, httpx.RemoteProtocolError | httpcore.RemoteProtocolError):
-        said = _BYTEARRAY.sub(r"\1'", str(link))
+        said = _BYTEARRAY.sub(r"\1'", str(link)).replace("illegal request line", "illegal status line")  # h11's slip
         if any(word in said.lower() for word in _TOO_LARGE):
             return K.TOO_LARGE, f"the response headers are beyond their bound: {said}"
         if any(word in said.lower() for word in _CLOSED):

@@ -22,6 +22,7 @@ from monitor.model import (
     Attempt,
     ConnectionPolicy,
     DialectName,
+    Outcome,
     Probe,
     Purpose,
     Series,
@@ -29,6 +30,7 @@ from monitor.model import (
     Target,
     Vantage,
 )
+from monitor.timeline import Mark
 
 
 class Prober:
@@ -47,7 +49,7 @@ class Prober:
         self._open.enter_context(stamping())
         self._roads.trust()
         with suppress(Exception):  # without it the first attempt is marked as the warm-up, which is the truth then
-            await _warm_up(self)
+            self._warm = (await _warm_up(self)).outcome is Outcome.SUCCESS
         settle()
 
     def now(self) -> datetime:
@@ -73,7 +75,7 @@ class Prober:
             if series.probe.connection is ConnectionPolicy.FRESH or not run.reusable:
                 await self._drop(series, lane)
         attempt = run.record(slot, try_number, purpose, warm=self._warm)
-        self._warm = True
+        self._warm = self._warm or Mark.HEADERS in attempt.timeline.marks  # before an answer little of the path is run
         return priced(await judged(attempt, series.probe.checks, run.words, secrets_of(series)), series)
 
     def rehearse(self, series: Series) -> Rehearsal:
@@ -127,7 +129,7 @@ def _key(series: Series) -> tuple[object, ...]:
     return (vantage.name, target.name, series.probe.name, *road)
 
 
-async def _warm_up(prober: Prober) -> None:
+async def _warm_up(prober: Prober) -> Attempt:
     """Ask a server of our own, on loopback, so that imports, caches and code paths are warm."""
     chunk = b'data: {"choices":[{"delta":{"content":"ok"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -152,4 +154,4 @@ async def _warm_up(prober: Prober) -> None:
             probe=Probe(name="warm-up", prompt="ok", deadline_seconds=2.0),
         )
         slot = Slot(vantage="warm-up", target="warm-up", probe="warm-up", scheduled_at=prober.now(), number=0)
-        await prober.run(slot, series, purpose=Purpose.ONE_OFF)
+        return await prober.run(slot, series, purpose=Purpose.ONE_OFF)

@@ -12,6 +12,7 @@ import errno
 import ipaddress
 import logging
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -37,6 +38,8 @@ for _library in ("httpcore", "hpack", "h2", "httpx"):  # at DEBUG they write hea
 
 MAX_PROXY_ANSWER_BYTES = 16 * 1024
 USER_AGENT = "firsttoken/0.1"
+_TUNNELLED = re.compile(r"HTTP/1\.\d 2\d\d(?: |$)")
+"""Any 2xx opens the tunnel (RFC 9110, 9.3.6)."""
 
 _FAMILIES = {
     AddressFamily.AUTO: socket.AF_UNSPEC,
@@ -167,7 +170,7 @@ class Backend(httpcore.AsyncNetworkBackend):
             if not piece or len(answer) > MAX_PROXY_ANSWER_BYTES:
                 raise ProxyRefused("the proxy closed the connection or sent no HTTP answer to CONNECT")
         status = answer.split(b"\r\n", 1)[0].decode("latin-1")
-        if status.split(" ")[1:2] != ["200"]:
+        if _TUNNELLED.match(status) is None:
             raise ProxyRefused(f"the proxy answered {status[:80]!r} to CONNECT")
         return connection.last_arrival.at_ns if connection.last_arrival else self.clock.monotonic_ns()
 
@@ -393,7 +396,12 @@ class Roads:
             content=content,
             extensions={"lane": lane, "trace": tape_steps(tape), "timeout": {"connect": connect_timeout}},
         )
-        answer = await self._transport.handle_async_request(request)  # the client would read a redirect's address
+        try:
+            answer = await self._transport.handle_async_request(request)  # the client would read a redirect's address
+        except ValueError as error:
+            if Mark.SEND_END not in tape.marks:
+                raise
+            raise httpcore.RemoteProtocolError("its status is no number") from error  # h2 hands on any text
         tape.connection = answer.extensions["network_stream"]
         return Response(answer)
 
@@ -415,6 +423,9 @@ def tape_steps(tape: Tape) -> Callable[[str, dict[str, Any]], Any]:
         elif step in ("send_request_body.complete", "send_request_body.failed", "send_request_headers.failed"):
             tape.mark(Mark.SEND_END, tape.last_write_ns)
         elif step == "receive_response_headers.complete":
+            status = next(value for value in info["return_value"] if isinstance(value, int))
+            if not 100 <= status <= 999:
+                raise httpcore.RemoteProtocolError("its status is not of three digits")
             tape.answered()
 
     return trace

@@ -91,6 +91,9 @@ BYTES: dict[str, tuple[Talk, str, str]] = {
         "truncated",
         "generate",
     ),
+    "NULs": (says(b"\0" * 100), "protocol_error", "wait"),
+    "a NUL in the status line": (says(b"HTTP/1.1 2\x0000 OK\r\n\r\n"), "protocol_error", "wait"),
+    "a NUL in a header": (says(STREAM_HEAD + b"x: a\0c\r\n\r\n" + GOOD_BODY), "protocol_error", "wait"),
     "binary": (says(whole(bytes(range(256)) * 20)), "protocol_error", "generate"),
     "plain text": (says(whole(b"Hello, this is no stream")), "not_a_stream", "generate"),
     "broken JSON": (says(whole(CHUNK + b"data: {broken\n\n" + FINISH + DONE)), "protocol_error", "generate"),
@@ -377,6 +380,27 @@ async def _error_without_body(peer: H2Peer) -> None:
         await peer.flush()
 
 
+def _with_head(head: list[tuple[str, str]]) -> Any:
+    """A whole good answer but for its head."""
+
+    async def talk(peer: H2Peer) -> None:
+        async for stream in _streams(peer):
+            peer.h2.send_headers(stream, head)
+            peer.h2.send_data(stream, GOOD_BODY, end_stream=True)
+            await peer.flush()
+
+    return talk
+
+
+STATUSLESS: dict[str, list[tuple[str, str]]] = {
+    "only known names": [("content-type", "text/event-stream")],
+    "names of its own": [("x-own", "y"), ("content-type", "text/event-stream")],
+    "a request's": [(":method", "GET"), (":path", "/"), ("content-type", "text/event-stream")],
+    "no word": [(":status", "good"), ("content-type", "text/event-stream")],
+    "nothing": [(":status", ""), ("content-type", "text/event-stream")],
+    "far too large": [(":status", "20000"), ("content-type", "text/event-stream")],
+}
+
 H2_ENDINGS: dict[str, tuple[Any, str, str]] = {
     "GOAWAY": (_goes_away, "disconnected", "wait"),
     "RST_STREAM": (_refuses_stream, "disconnected", "wait"),
@@ -389,6 +413,7 @@ H2_ENDINGS: dict[str, tuple[Any, str, str]] = {
     "breaks the rules in the body": (_breaks_the_rules, "protocol_error", "generate"),
     "a frame of 16 MB that does not end": (_endless_frame, "total_deadline", "generate"),
     "401 whose body never comes": (_error_without_body, "unauthorized", "wait"),
+    **{f"no status: {name}": (_with_head(head), "protocol_error", "wait") for name, head in STATUSLESS.items()},
 }
 
 
@@ -406,8 +431,31 @@ def test_how_http2_can_go_wrong(case: str) -> None:
             )
 
     made = in_loop(ask_it)
-    print(made.failure)
     failed(made, kind, phase)
+
+
+def test_heads_that_begin_with_a_status_are_none_of_them() -> None:
+    """An uncommon status, also by dynamic index, behind a table size, after early hints, before trailers: all good."""
+
+    async def talk(peer: H2Peer) -> None:
+        sizes = iter((0, 4096, 4096, 4096))
+        async for stream in _streams(peer):
+            peer.h2.encoder.header_table_size = next(sizes)
+            peer.h2.send_headers(stream, [(":status", "103"), ("link", "</x>")])
+            peer.h2.send_headers(stream, [(":status", "299"), ("content-type", "text/event-stream"), ("x-own", "1")])
+            peer.h2.send_data(stream, GOOD_BODY)
+            peer.h2.send_headers(stream, [("x-sum", "1")], end_stream=True)
+            await peer.flush()
+
+    async def ask_often() -> list[Attempt]:
+        async with h2_served(talk) as port, prober() as one:
+            probe = {"connection": ConnectionPolicy.REUSED, "deadline_seconds": 8.0}
+            asked = series(f"http://127.0.0.1:{port}/v1", http_version="2", probe=probe)
+            return [await attempt(one, asked, number) for number in range(4)]
+
+    for made in in_loop(ask_often):
+        succeeded(made)
+        assert made.http.status == 299
 
 
 def test_http2_asked_of_a_server_that_speaks_only_http1() -> None:

@@ -428,11 +428,13 @@ def test_a_proxy_is_part_of_connect_and_hides_the_line(tls: bool, version: str) 
         (b"HTTP/1.1 403 Forbidden\r\n\r\n", "403"),
         (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "407"),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n<html>", "502"),
+        (b"HTTP/1.1 302 Found\r\n\r\n", "302"),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", "2000"),
         (b"", "closed"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "SSH"),
         (b"x" * 100_000, "no HTTP"),
     ],
-    ids=["403", "407", "502", "closes", "no HTTP", "too much"],
+    ids=["403", "407", "502", "302", "2000", "closes", "no HTTP", "too much"],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_that_refuses_is_the_proxys_failure(answer: bytes, word: str, scheme: str) -> None:
@@ -453,6 +455,22 @@ def test_a_proxy_that_refuses_is_the_proxys_failure(answer: bytes, word: str, sc
     assert made.failure is not None
     assert word in made.failure.text
     assert made.http.proxied
+
+
+@pytest.mark.parametrize("line", ["200 Connection established", "201 Created", "299", "200"])
+def test_any_2xx_opens_the_tunnel(line: str) -> None:
+    """RFC 9110, 9.3.6: what follows a successful answer to CONNECT is the tunnel's."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {line}\r\nvia: x\r\n\r\n".encode())
+        await says(whole())(reader, writer)
+
+    async def ask_it() -> Attempt:
+        async with served(talk) as port:
+            return await ask("http://example.invalid/v1", proxy=f"http://127.0.0.1:{port}")
+
+    succeeded(in_loop(ask_it))
 
 
 def test_a_proxy_nobody_listens_at_and_one_that_says_nothing() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import socket
 import threading
 import time
@@ -286,6 +288,30 @@ def test_the_first_attempt_of_a_process_that_was_not_warmed_up_says_so() -> None
     assert Doubt.WARM_UP not in warm.validity
     assert not cold.valid
     assert all(Doubt.WARM_UP not in made.validity for made in in_loop(lambda: ask_twice(True)))
+
+
+def test_a_warm_up_that_failed_is_none() -> None:
+    """Without a descriptor for its connection nothing was warmed: attempts are doubted until one is answered."""
+
+    async def ask_thrice() -> list[Attempt]:
+        async with served(says(whole())) as port, served(says()) as mute:
+            one = Prober(Clock())
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            os.close(free := os.open(os.devnull, os.O_RDONLY))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, limits[1]))  # its socket of stamps, and its server
+            try:
+                await one.start()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            try:
+                return [await attempt(one, series(f"http://127.0.0.1:{at}/v1")) for at in (mute, port, port)]
+            finally:
+                await one.close()
+
+    unanswered, cold, warm = in_loop(ask_thrice)
+    assert Doubt.WARM_UP in unanswered.validity
+    assert Doubt.WARM_UP in cold.validity
+    assert Doubt.WARM_UP not in warm.validity
 
 
 def test_nothing_is_doubted_where_nothing_is_wrong() -> None:
