@@ -8,45 +8,36 @@ configuration, else what `firsttoken vantage add` was told.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
 import typer
 
-from monitor import __version__
 from monitor.cli import logs
-from monitor.cli.keeping import SIGHTING_WAYS, Keeping
+from monitor.cli.keeping import Keeping
+from monitor.cli.lease import Lease
 from monitor.cli.leaving import leave
 from monitor.cli.service import DRAIN_SECONDS, Process, run
 from monitor.clock import Clock
 from monitor.config import Config, InvalidConfig
-from monitor.config.handout import Fleet, digest, load_fleet
+from monitor.config.handout import Fleet, load_fleet
 from monitor.config.types import FrozenDict
-from monitor.detect.line import VOTE_INTERVALS, Line
+from monitor.detect.line import Line
 from monitor.grid import grid, microseconds
 from monitor.metrics import Metrics
-from monitor.metrics.fleet import AgentState, FleetMetrics
-from monitor.model import ConfigError, Place, Series, StoreUnavailable
+from monitor.metrics.fleet import FleetMetrics
+from monitor.model import ConfigError, Place, Series
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
     from monitor.hub.server import WebServer
     from monitor.store.fleet import Enrolled
     from monitor.wire.fleet import Heartbeat, Receipt, Upload
-    from monitor.witness import Sighting
 
-LEASE = "sweep"
-LEASE_SECONDS = 15.0
-RENEW_SECONDS = 5.0
-AGENTS_SECONDS = 15.0
-LAST_OF = 30
-"""Attempts of a series among which its last success is looked for, when a copy begins to tell of last values."""
-RECEIVED_MARGIN = timedelta(seconds=5)
 MISTAKES_SHOWN = 3
 
 Key = tuple[str, str, str]
@@ -93,9 +84,7 @@ class Hub:
     def __init__(self, fleet: Fleet, address: tuple[str, int], clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock or Clock()
-        self._holder = uuid.uuid4().hex
-        self._holds = False
-        self._trouble: str | None = "not started yet"
+        self._lease: Lease | None = None
         self._notices: tuple[str, ...] = ()
         self.metrics = Metrics(self._clock, last_values=False)
         self.fleet_metrics = FleetMetrics(self.metrics.registry)
@@ -106,8 +95,6 @@ class Hub:
         self._take(fleet, ())
         self._keeping: Keeping | None = None
         self._web: WebServer | None = None
-        self._leasing: asyncio.Task[None] | None = None
-        self._noted_until: datetime | None = None
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -124,20 +111,17 @@ class Hub:
             raise
         self.metrics.config_reloaded(True)
         self._keeping.start()
-        self._leasing = asyncio.create_task(self._keep_lease())
+        self._lease = self._make_lease()
+        self._lease.start()
 
     async def stop(self, drain_seconds: float = DRAIN_SECONDS) -> None:  # requests have their own bound
         """Answer what is being asked, let another copy sweep, stop everything."""
-        if self._leasing is not None:
-            self._leasing.cancel()
-            await asyncio.wait({self._leasing})
-            self._leasing = None
+        if self._lease is not None:
+            await self._lease.stop()
         if self._web is not None:
             await asyncio.to_thread(self._web.stop)
             self._web = None
         if self._keeping is not None:
-            if self._holds:
-                await asyncio.to_thread(self._let_go)
             await self._keeping.stop()
 
     def greet(self) -> None:
@@ -213,7 +197,7 @@ class Hub:
             self._clock,
             config=lambda: self._config,
             known=lambda: self._known,
-            sweeps=lambda: self._holds,
+            sweeps=lambda: self._lease is not None and self._lease.held,
         )
         self._ingest = Ingest(
             keeping.store,
@@ -262,13 +246,29 @@ class Hub:
 
     def health(self) -> Mapping[str, str | None]:
         """The database is the only part that may be away."""
-        return {"store": self._trouble}
+        return {"store": self._lease.trouble if self._lease is not None else "not started yet"}
 
     def _next_slot(self, series: Series) -> datetime | None:
         lattice = grid(series, list(self._config.vantages))
         return lattice.slot(lattice.first_after(microseconds(self._clock.now()))).scheduled_at
 
+    def _make_lease(self) -> Lease:
+        return Lease(
+            self.storage,
+            self.metrics,
+            self.fleet_metrics,
+            self._clock,
+            config=lambda: self._config,
+            handout=self.handout,
+            enrolled=self._place,
+        )
+
     # ------------------------------------------------------------------------------------------------ configuration
+
+    def _place(self, enrolled: Sequence[Enrolled]) -> None:
+        """Vantage points were enrolled, or are elsewhere now."""
+        self._enrolled = enrolled
+        self._take(self._fleet, enrolled)
 
     def _take(self, fleet: Fleet, enrolled: Sequence[Enrolled]) -> None:
         """Go on with a configuration, its placeless vantage points placed as they were enrolled."""
@@ -281,116 +281,6 @@ class Hub:
         for series in wanted.values():
             self.metrics.declare(series)
         self._fleet, self._config, self._known = fleet, config, wanted
-
-    # ------------------------------------------------------------------------------------------------ the lease
-
-    async def _keep_lease(self) -> None:
-        looked: float | None = None
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                await asyncio.to_thread(self._renew)
-                if looked is None or loop.time() - looked >= AGENTS_SECONDS:
-                    await asyncio.to_thread(self._look_at_agents)
-                    looked = loop.time()
-                self._trouble = None
-            except StoreUnavailable as error:
-                self._trouble = str(error)
-                self._lose()
-            except Exception:
-                log.exception("the lease could not be kept; this is a defect of First Token")
-                self._lose()
-            await asyncio.sleep(RENEW_SECONDS)
-
-    def _renew(self) -> None:
-        from monitor.store import fleet
-
-        holds = self.storage.ask(fleet.hold, LEASE, self._holder, LEASE_SECONDS)
-        if holds != self._holds:
-            log.info("this copy judges and tends now" if holds else "another copy judges and tends now")
-        self._holds = holds
-        self.fleet_metrics.set_holder(holds)
-
-    def _lose(self) -> None:
-        self._holds = False
-        self._forget_last()
-        self.metrics.set_witness(())
-        self.fleet_metrics.set_holder(False)
-
-    def _let_go(self) -> None:
-        from monitor.store import fleet
-
-        try:
-            self.storage.ask(fleet.release, LEASE, self._holder)
-        except StoreUnavailable as error:
-            log.debug("the lease runs out by itself", cause=str(error))
-
-    def _look_at_agents(self) -> None:
-        from monitor.store import fleet
-
-        now = self._clock.now()
-        enrolled = self.storage.ask(fleet.enrolled, now)
-        if [one.vantage for one in enrolled] != [one.vantage for one in self._enrolled]:
-            self._take(self._fleet, enrolled)
-        self._enrolled = enrolled
-        if self._holds:
-            starved = self.storage.ask(fleet.starvation, now - timedelta(hours=1))
-            self.fleet_metrics.set_agents([self._state(one, starved) for one in enrolled if one.tokens], now)
-            self.metrics.set_witness(self._newest_sightings(now))
-            self._note_last(now)
-        else:
-            self.metrics.set_witness(())  # the copy that sweeps says it
-            self._forget_last()
-
-    def _note_last(self, now: datetime) -> None:
-        """Last values come from the record, so that they are the last of all copies; from one copy alone."""
-        storage, since = self.storage, self._noted_until
-        known = storage.latest(LAST_OF) if since is None else storage.received_since(since - RECEIVED_MARGIN)
-        self.metrics.note_last(sorted(known, key=lambda one: one.started_at))
-        self._noted_until = now
-
-    def _forget_last(self) -> None:
-        if self._noted_until is not None:
-            self._noted_until = None
-            self.metrics.forget_last()
-
-    def _newest_sightings(self, now: datetime) -> list[Sighting]:
-        """The last looks of what is configured; none that is so old that a later one must have been lost."""
-        from monitor.store import witness
-
-        rules = self._config.witness
-        since = now - VOTE_INTERVALS * timedelta(seconds=rules.interval_seconds) - SIGHTING_WAYS
-        configured = {(name, one.name) for name in self._config.vantages for one in rules.seen_from(name)}
-        names = sorted({name for name, _ in configured})
-        newest = self.storage.ask(witness.newest, names, since) if names else []
-        return [one for one in newest if (one.vantage, one.endpoint) in configured]
-
-    def _state(self, one: Enrolled, starved: Mapping[str, float]) -> AgentState:
-        name = one.vantage.name
-        handout, said = self.handout(name), one.beat
-        newest = None if handout is None else digest(handout)
-        placed = self._config.vantages.get(name, one.vantage)
-        current = said is not None and _release(said.version) == _release(__version__)
-        return AgentState(
-            vantage=name,
-            country=placed.place.country or "",
-            version=said.version if said else "",
-            config_digest=(said.config_digest or "") if said else "",
-            up_to_date=current and said is not None and said.config_digest == newest,
-            heard_at=one.heard_at or one.created_at,
-            spool_attempts=said.spool_attempts if said else 0,
-            spool_bytes=said.spool_bytes if said else 0,
-            spool_limit_bytes=said.spool_limit_bytes if said else 0,
-            oldest_unsent_at=said.spool_oldest_at if said else None,
-            spool_lost=said.spool_lost if said else 0,
-            clock_offset_seconds=said.clock_offset_seconds if said else None,
-            starved=starved.get(name),
-        )
-
-
-def _release(version: str) -> str:
-    """Major and minor: agents of one minor version and a hub of another may differ in what they measure."""
-    return ".".join(version.split(".")[:2])
 
 
 def _placed(config: Config, enrolled: Sequence[Enrolled]) -> Config:
