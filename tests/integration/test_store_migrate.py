@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from alembic import command as alembic_command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, text
 
-from monitor.model import ConfigError, StoreUnavailable
-from monitor.store import engine, migrate
+from monitor import wire
+from monitor.model import Attempt, ConfigError, Outcome, StoreUnavailable
+from monitor.store import attempts, engine, migrate, partitions
+from monitor.store.rows import to_row
 from monitor.store.tables import metadata
 
 
@@ -43,6 +49,47 @@ def test_two_processes_at_once(empty_database_url: str) -> None:
     for worker in workers:
         worker.join()
     assert sorted(len(state.pending) > 0 for state in states) == [False, False, False, True]
+
+
+REVISIONS = [step.revision for step in ScriptDirectory.from_config(migrate._config()).walk_revisions()][1:]
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OLD = Attempt(
+    vantage="lagos", target="t", probe="p", probe_version="v", scheduled_at=AT, started_at=AT, outcome=Outcome.SUCCESS,
+)  # fmt: skip
+
+
+def to_revision(url: str, revision: str) -> None:
+    """A database as the release with that version left it."""
+    opened = engine.open_engine(url)
+    with opened.connect() as connection:
+        config = migrate._config()
+        config.attributes["connection"] = connection
+        alembic_command.upgrade(config, revision)
+        connection.commit()
+    opened.dispose()
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_from_every_earlier_version_with_its_rows(empty_database_url: str, revision: str) -> None:
+    """Rows that an earlier release wrote are there after the upgrade, unchanged, and new ones go in beside them."""
+    to_revision(empty_database_url, revision)
+    opened = engine.open_engine(empty_database_url)
+    with opened.begin() as connection:
+        partitions.create(connection, {AT.date()})
+        columns = text("SELECT column_name FROM information_schema.columns WHERE table_name = 'attempts'")
+        known = set(connection.execute(columns).scalars())
+        row = {key: value for key, value in to_row(OLD, AT, simulated=False).items() if key in known}
+        names = ", ".join(row)
+        filled = f"SELECT {names} FROM json_populate_record(NULL::attempts, CAST(:row AS json))"
+        connection.execute(text(f"INSERT INTO attempts ({names}) {filled}"), {"row": wire.dumps(row).decode()})
+        before = connection.execute(text("SELECT to_jsonb(a) FROM attempts a")).scalar_one()
+    assert migrate.upgrade(empty_database_url).pending
+    with opened.begin() as connection:
+        after = connection.execute(text("SELECT to_jsonb(a) FROM attempts a")).scalar_one()
+    assert {key: after[key] for key in before} == before
+    again = attempts.insert(opened, [], [OLD, replace(OLD, target="new")], AT)
+    assert (len(again.new), again.duplicates, len(again.conflicts)) == (1, 1, 0)
+    opened.dispose()
 
 
 def test_the_tables_are_what_the_code_expects(store: Engine) -> None:
