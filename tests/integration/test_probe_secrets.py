@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import json
 import logging
+import re
 from collections.abc import Iterator
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
 import pytest
 from rich.console import Console
@@ -43,14 +45,21 @@ SPELLINGS = {
     "base64": base64.b64encode(f"user:{KEY}".encode()).decode(),
     "json": json.dumps(KEY),
     "upper": KEY.upper(),
+    "hex": KEY.encode().hex(),
+    "entities": html.escape(KEY).replace("+", "&#43;").replace("/", "&#x2F;").replace("=", "&equals;"),
+    "escapes": KEY.replace("+", "\\u002b").replace("/", "\\/").replace("=", "\\u003D"),
+    "percent": "".join(f"%{ord(char):02x}" if n % 3 == 0 else char for n, char in enumerate(KEY)),
+    "spaced": " ".join(KEY),
 }
 
 
 def traces(text: str) -> Iterator[str]:
     """Every run of twelve characters of a secret, in any spelling, that the text holds."""
-    folded = text.lower()
+    read = re.sub(r"\\+u00([0-9a-f]{2})", r"%\1", text.lower()).replace("\\", "")
+    read = re.sub(r"\s", "", unquote(html.unescape(read)))
+    folded = f"{text}\n{read}".lower()
     for secret in (KEY, HEADER):
-        forms = {secret, quote(secret, safe=""), quote_plus(secret)}
+        forms = {secret, quote(secret, safe=""), quote_plus(secret), secret.encode().hex()}
         for shift in range(3):  # leave out what depends on the neighbours
             forms.add(base64.b64encode(b"\0" * shift + secret.encode()).decode()[4:-4])
         for form in forms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 from urllib.parse import quote, quote_plus
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.agent.failures import scrub
+from monitor.agent.failures import scrub, without_secrets
 from monitor.model import Secret
 
 KEY = 'planted/key+with="odd" chars&7'
@@ -46,6 +47,70 @@ def test_a_given_secret_is_removed_in_every_spelling(echo: str) -> None:
             for i in range(len(form) - 9)
             if form[i : i + 10].lower() in text.lower() and "..." not in form[i : i + 10]
         ]
+
+
+def _entities(text: str, style: str) -> str:
+    return "".join(f"&#{format(ord(char), style)};" for char in text)
+
+
+ESCAPED: dict[str, str] = {
+    "upper-case hex": KEY.encode().hex().upper(),
+    "lower-case hex": KEY.encode().hex(),
+    "hex with blanks": KEY.encode().hex(" "),
+    "all percent": "".join(f"%{ord(char):02x}" for char in KEY),
+    "some percent": "".join(f"%{ord(char):02X}" if n % 3 else char for n, char in enumerate(KEY)),
+    "percent twice": quote(quote(KEY, safe=""), safe=""),
+    "HTML": html.escape(KEY, quote=True),
+    "decimal entities": _entities(KEY, "d"),
+    "hexadecimal entities": _entities(KEY, "x").replace("&#", "&#x"),
+    "named entities": KEY.replace("/", "&sol;").replace("+", "&plus;").replace("=", "&equals;").replace('"', "&quot;"),
+    "entities twice": html.escape(html.escape(KEY)),
+    "JSON escapes": "".join(f"\\u{ord(char):04x}" for char in KEY),
+    "some JSON escapes": KEY.replace("/", "\\/").replace("+", "\\u002B").replace('"', '\\"').replace("&", "\\u0026"),
+    "JSON in JSON": json.dumps(json.dumps("\u00e9" + KEY)),
+    "JavaScript": "".join(f"\\x{ord(char):02x}" if n % 2 else f"\\u{{{ord(char):x}}}" for n, char in enumerate(KEY)),
+    "percent in JSON": json.dumps(quote(KEY, safe="")).replace("%", "\\u0025"),
+    "spaced out": " ".join(KEY),
+    "broken into lines": KEY[:9] + "\r\n" + KEY[9:18] + "\n" + KEY[18:],
+    "NULs between": "\0".join(KEY),
+    "zero-width spaces between": "\u200b".join(KEY),
+    "base64 in lines": base64.b64encode(KEY.encode()).decode()[:7] + "\n" + base64.b64encode(KEY.encode()).decode()[7:],
+}
+
+
+@pytest.mark.parametrize("echo", ESCAPED.values(), ids=ESCAPED)
+def test_a_given_secret_is_removed_however_it_is_escaped(echo: str) -> None:
+    """Percent, entities, backslashes, hex, blanks, alone and in layers: nothing of it is left but its surroundings."""
+    assert scrub(f"they said: {echo} (sic) 100%", [Secret(KEY)]) in (
+        "they said: *** (sic) 100%",
+        'they said: "***" (sic) 100%',
+        'they said: "\\"\\\\u00e9***\\"" (sic) 100%',
+    )
+    assert without_secrets(f"<{echo}>", [KEY]).strip('<>"\\') in ("***", "u00e9***")
+
+
+@pytest.mark.parametrize("shift", range(6))
+@pytest.mark.parametrize("length", [6, 7, 12, 13, 14])
+def test_base64_is_recognised_at_every_alignment(shift: int, length: int) -> None:
+    """Of a secret inside an encoded text no character that hangs on it alone is left."""
+    secret = "q~!Kz?^wR}{x;Y"[:length]
+    encoded = base64.b64encode(b":" * shift + secret.encode() + b"-tail").decode()
+    first, last = -(-8 * shift // 6), 8 * (shift + length) // 6
+    assert scrub(f"sent {encoded}", [secret]) == f"sent {encoded[:first]}***{encoded[last:]}"
+    safe = encoded.replace("+", "-").replace("/", "_")
+    assert scrub(f"sent {safe}", [secret]) == f"sent {safe[:first]}***{safe[last:]}"
+
+
+def test_ordinary_texts_are_left_alone() -> None:
+    """Escapes of other texts stay as they are, and a short secret is not found across blanks."""
+    text = r"50%25 of &lt;b&gt; \u00e9 &unknown; &#99999999; &#0; \ud800 \u{41} %zz a b c %"
+    assert scrub(text, [KEY, "abc"]) == text
+
+
+def test_no_more_is_read_than_16_kilobytes_whatever_may_be_shown() -> None:
+    """A text without end costs a bounded time."""
+    assert len(scrub("word " * 100_000, [KEY], limit=10**9)) == 16_384
+    assert len(without_secrets("word " * 100_000, [KEY])) == 16_384
 
 
 @pytest.mark.parametrize(
