@@ -204,10 +204,9 @@ class Spool:
         """Forget delivered attempts. On a full disk they are remembered as delivered and deleted later."""
         self._acknowledged.update(ids)
         try:
-            await self._ask(lambda file: file.delete(ids))
+            await self._ask(lambda file: self._delete(file, ids))
         except SpoolFull:
             return
-        self._acknowledged.difference_update(ids)
 
     async def reject(self, row: SpooledRow, reason: str) -> None:
         """Set one attempt aside for good, with the reason; counted as `rejected`, and noted as lost."""
@@ -318,6 +317,7 @@ class Spool:
             self._housekeep(file)
             file.commit()
         except BaseException:
+            self._forgotten = set()
             self._roll_back(file)
             raise
         self._uncounted.clear()
@@ -486,6 +486,11 @@ class Spool:
         if broken:
             file.delete_sightings(broken)
         return found
+
+    def _delete(self, file: SpoolFile, ids: Sequence[int]) -> None:
+        """Once the transaction is through they are neither there nor remembered, both at one moment: see `depth`."""
+        file.delete(ids)
+        self._forgotten.update(ids)
 
     def _reject(self, file: SpoolFile, row: SpooledRow, reason: str) -> None:
         file.reject(row.id, reason, self._now_us())

@@ -39,6 +39,7 @@ from monitor.model import (
     Vantage,
 )
 from monitor.timeline import Mark, Phase, Timeline
+from monitor.witness import Sighting
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 pytestmark = pytest.mark.skipif(not (PROMETHEUS and PROMTOOL), reason="Debian package prometheus is not installed")
@@ -98,6 +99,8 @@ def metrics() -> Metrics:
         made.declare(one)
     made.set_spool(2, 4096, Clock().now(), 0)
     made.set_store_up(True)
+    made.set_witness([Sighting(vantage="lagos", endpoint="near", address="a", started_at=Clock().now(), seconds={})])
+    made.set_coverage([(("lagos", "t"), 60, 58, {"overlap": 2})])
     made.config_reloaded(True)
     made.observe_scheduler_lag(0.002)
     made.observe_loop_lag(0.001)
