@@ -57,6 +57,7 @@ DeliverNotes = Callable[[Sequence[SpooledNote]], Awaitable[Sequence[tuple[int, s
 """Takes notes; gives the ids of those that will never be taken, and why."""
 DeliverSightings = Callable[[Sequence[Sighting]], Awaitable[Sequence[tuple[Sighting, str]]]]
 """Takes sightings; gives those that will never be taken, and why."""
+REFUSES = "the store takes nothing until this is mended; attempts wait in the spool"
 log = structlog.get_logger("firsttoken.uplink")
 
 
@@ -110,6 +111,7 @@ class Uplink:
         self._seen_id = 0
         self._delivered_ns: int | None = None  # when fresh attempts last went
         self._away_since_ns: int | None = None
+        self._refusal: str | None = None  # what somebody has to do, as it was said last
         self._pause = first_pause_seconds
         self._fruitless = 0
         self._task: asyncio.Task[None] | None = None
@@ -363,9 +365,13 @@ class Uplink:
         self._on_failure()
         self._pause = max(self._pause, min(self._longest_pause, error.retry_after_seconds))
         if self.away is None:
-            self._away_since_ns = self._clock.monotonic_ns()
-            say = log.error if isinstance(error, StoreRefuses) else log.warning
-            say("the store is away; attempts wait in the spool", cause=str(error), waiting=self._spool.depth)
+            self._away_since_ns, self._refusal = self._clock.monotonic_ns(), None
+        if isinstance(error, StoreRefuses):
+            if str(error) != self._refusal:
+                log.error(REFUSES, cause=str(error), waiting=self._spool.depth)
+            self._refusal = str(error)
+        elif self.away is None:
+            log.warning("the store is away; attempts wait in the spool", cause=str(error), waiting=self._spool.depth)
         self.away = str(error) or type(error).__name__
 
     def _note_back(self) -> None:

@@ -23,7 +23,7 @@ from monitor.config.handout import digest
 from monitor.detect.line import VOTE_INTERVALS
 from monitor.metrics import Metrics
 from monitor.metrics.fleet import AgentState, FleetMetrics
-from monitor.model import StoreUnavailable
+from monitor.model import StoreRefuses, StoreUnavailable
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
@@ -73,6 +73,8 @@ class Lease:
         """Whether this copy judges and tends."""
         self.trouble: str | None = "not started yet"
         """Why the database cannot be used, None while it can."""
+        self._is_away = False
+        self._refusal: str | None = None  # what somebody has to do, as it was said last
 
     def start(self) -> None:
         """Take the lease when it can be had, and keep it, in the running loop."""
@@ -97,14 +99,31 @@ class Lease:
                 if looked is None or loop.time() - looked >= AGENTS_SECONDS:
                     await asyncio.to_thread(self._look_at_agents)
                     looked = loop.time()
-                self.trouble = None
+                self._note_back()
             except StoreUnavailable as error:
-                self.trouble = str(error)
+                self._note_away(error)
                 self._lose()
             except Exception:
                 log.exception("the lease could not be kept; this is a defect of First Token")
                 self._lose()
             await asyncio.sleep(RENEW_SECONDS)
+
+    def _note_away(self, error: StoreUnavailable) -> None:
+        """Say it when the database goes, and whenever there is something else for somebody to do."""
+        if not self._is_away:
+            self._refusal = None
+        if isinstance(error, StoreRefuses):
+            if str(error) != self._refusal:
+                log.error("the database takes nothing until this is mended; agents keep theirs", cause=str(error))
+            self._refusal = str(error)
+        elif not self._is_away:
+            log.warning("the database is away; agents keep what they have", cause=str(error))
+        self._is_away, self.trouble = True, str(error)
+
+    def _note_back(self) -> None:
+        if self._is_away:
+            log.info("the database is back")
+        self._is_away, self.trouble = False, None
 
     def _renew(self) -> None:
         from monitor.store import fleet

@@ -14,7 +14,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
-from monitor.model import Attempt, MonitorError, Series, StoreUnavailable, Vantage
+from monitor.model import Attempt, MonitorError, Series, StoreRefuses, StoreUnavailable, Vantage
 from monitor.notes import Note
 from monitor.store import attempts as stored
 from monitor.store import coverage, coverage_hours, embedded, migrate, retention, rollups, verdicts, witness
@@ -196,6 +196,8 @@ class Storage:
             migrate.upgrade(url)
         except StoreUnavailable:
             raise
+        except migrate.SchemaNewer as error:
+            raise StoreRefuses(str(error)) from error
         except MonitorError as error:
             raise StoreUnavailable(str(error)) from error
 

@@ -279,7 +279,7 @@ class _Loading:
     def remember_password(self, url: Secret) -> None:
         """The password alone is a secret too, as written and as decoded: drivers name it without its URL."""
         parts = urlsplit(url.reveal())
-        written = [value for name, value in parse_qsl(parts.query) if name == "password"]
+        written = [value for name, value in parse_qsl(parts.query) if name in ("password", "sslpassword")]
         for password in filter(None, [parts.password, *written]):
             self.notes.secret(password)
             self.notes.secret(unquote(password))

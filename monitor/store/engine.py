@@ -1,8 +1,8 @@
 """Connections to Postgres: URLs, time limits, and the one place where database errors become the product's own.
 
 Hides psycopg. Callers get transactions that either commit or raise: `StoreUnavailable` when the database cannot take
-rows now (away, restarting, read-only, full, not migrated: the same rows may work later), `RowRefused` when it is the
-content that Postgres will never take.
+rows now (away, restarting, read-only, full, not migrated: the same rows may work later; `StoreRefuses` when somebody
+has to do something first), `RowRefused` when it is the content that Postgres will never take.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from monitor.model import ConfigError, MonitorError, StoreUnavailable
+from monitor.model import ConfigError, StoreUnavailable
+from monitor.store.errors import RowRefused, own_error, place
 
 __all__ = ["Engine", "RowRefused", "describe", "open_engine", "own_error", "parse_url", "transaction"]
 
@@ -26,14 +27,6 @@ _SESSION = (
     f"SET TIME ZONE 'UTC'; SET statement_timeout = '{STATEMENT_TIMEOUT_SECONDS}s'; "
     f"SET lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'; SET jit = off"  # compiling costs more than our queries take
 )
-_CONTENT_CLASSES = ("22", "23", "54")
-"""SQLSTATE classes that blame the content: data exceptions, integrity, program limits. All else may pass later."""
-
-_NO_PARTITION = "23514"  # check_violation: the tables have no checks on content, so a day's partition is missing
-
-
-class RowRefused(MonitorError):
-    """Postgres will never take this content; the message is its reason."""
 
 
 def open_engine(url: str, *, connections: int = 8) -> Engine:
@@ -83,8 +76,8 @@ def parse_url(url: str) -> URL:
 
 
 def describe(engine: Engine) -> str:
-    """Where an engine's database is, for logs: never with its password."""
-    return engine.url.set(drivername="postgresql").render_as_string(hide_password=True)
+    """Where an engine's database is, for logs: never with its password, nor with what options say."""
+    return place(engine.url)
 
 
 @contextmanager
@@ -94,28 +87,8 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         with engine.begin() as connection:
             yield connection
     except DBAPIError as error:
-        raise own_error(error) from error
+        raise own_error(error, engine.url) from error
     except PoolTimeout as error:
         raise StoreUnavailable("Postgres is too slow: all our connections to it are busy") from error
     except SQLAlchemyError as error:
         raise StoreUnavailable(f"Postgres cannot be used: {type(error).__name__}") from error
-
-
-def own_error(error: DBAPIError) -> MonitorError:
-    """The product's own error for a driver's: see the module's text for which is which."""
-    state = getattr(error.orig, "sqlstate", None) or ""
-    if (state[:2] in _CONTENT_CLASSES and state != _NO_PARTITION) or (
-        not state and type(error.orig).__name__ == "DataError"
-    ):
-        return RowRefused(_first_line(error))
-    if state in ("42P01", "42703"):
-        return StoreUnavailable(
-            f"the database's tables are missing or old: run `firsttoken migrate` ({_first_line(error)})"
-        )
-    return StoreUnavailable(f"Postgres cannot take rows now: {_first_line(error)}")
-
-
-def _first_line(error: DBAPIError) -> str:
-    diagnosis = getattr(error.orig, "diag", None)
-    text = getattr(diagnosis, "message_primary", None) or str(error.orig)
-    return text.strip().splitlines()[0][:300] if text.strip() else type(error.orig).__name__

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from monitor.model import MonitorError
-from monitor.store.engine import open_engine, own_error
+from monitor.store.engine import open_engine, own_error, parse_url
 
 LOCK = 0x46540002  # "FT" 2: one process at a time migrates
 LOCK_WAIT_SECONDS = 120
@@ -28,6 +28,10 @@ LOCK_WAIT_SECONDS = 120
 
 class MigrationFailed(MonitorError):
     """The schema could not be changed; nothing of the failed version stayed."""
+
+
+class SchemaNewer(MigrationFailed):
+    """The database was migrated by a newer release than this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ def _connected(url: str) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise own_error(error) from error
+        raise own_error(error, parse_url(url)) from error
     finally:
         engine.dispose()
 
@@ -116,7 +120,7 @@ def _state(connection: Connection) -> State:
     newest = versions.get_current_head() or ""
     known = [step.revision for step in versions.walk_revisions()]
     if current is not None and current not in known:
-        raise MigrationFailed(
+        raise SchemaNewer(
             f"the database's schema is version {current}, which this program does not know (its newest is {newest}): "
             "it was made by a newer release; upgrade the program"
         )
@@ -130,5 +134,6 @@ def _run(connection: Connection) -> None:
     try:
         command.upgrade(config, "head")
     except DBAPIError as error:
-        raise MigrationFailed(f"a migration failed and was rolled back: {own_error(error)}") from error
+        own = own_error(error, connection.engine.url)
+        raise MigrationFailed(f"a migration failed and was rolled back: {own}") from error
     connection.commit()

@@ -89,7 +89,7 @@ def test_a_planted_key_is_nowhere(tmp_path, simulator, store, database_url):
 
 
 def test_probes_go_on_without_a_database(tmp_path, simulator, postgres_server, empty_database_url):
-    """The database is away at the start: attempts wait on disk, it is said once; all arrive once it is there."""
+    """No database at the start: attempts wait on disk, the remedy is said once; all arrive once it is there."""
     name = make_url(empty_database_url).database
     admin = create_engine(postgres_server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
@@ -97,20 +97,37 @@ def test_probes_go_on_without_a_database(tmp_path, simulator, postgres_server, e
     with Up(tmp_path, configuration(simulator.url()), DATABASE_URL=empty_database_url) as up:
         until(lambda: (up.metric("firsttoken_spool_attempts") or 0) >= 3, "attempts in the spool")
         assert up.metric("firsttoken_store_up") == 0
-        assert not json.loads(up.get("readyz"))["ready"]
+        ready = json.loads(up.get("readyz"))
+        assert not ready["ready"]
+        assert f"has no database {name}: create it" in json.dumps(ready)
         with admin.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
         up.until_said("the store is back")
         until(lambda: up.metric("firsttoken_spool_attempts") == 0, "an empty spool")
         until(lambda: up.metric("firsttoken_store_up") == 1, "the store seen up")
         up.stop()
-    assert len(up.said("the store is away; attempts wait in the spool")) == 1
-    assert [line for line in up.lines if line["level"] in ("error", "critical")] == []
+    (error,) = [line for line in up.lines if line["level"] in ("error", "critical", "warning")]
+    assert error["level"] == "error"
+    assert "create it (CREATE DATABASE" in error["cause"]
     engine = create_engine(empty_database_url)
     attempts = stored(engine)
     engine.dispose()
     assert len(attempts) >= 4
     assert slots_once(attempts)
+
+
+def test_a_newer_schema_is_an_error_at_the_start(tmp_path, simulator, store, database_url):
+    """Said once at error level, and by /readyz, before anything was due; nothing is written over it."""
+    with store.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    rare = configuration(simulator.url(), probes={"rare": {"prompt": "hi", "interval": "1h", "deadline": "800ms"}})
+    with Up(tmp_path, rare, DATABASE_URL=database_url) as up:
+        said = up.until_said("the store takes nothing until this is mended; attempts wait in the spool")
+        assert "upgrade the program" in said["cause"]
+        until(lambda: "upgrade the program" in up.get("readyz"), "the reason in /readyz")
+        time.sleep(2.0)  # several further tries
+        up.stop()
+    assert [line["level"] for line in up.lines if line["level"] not in ("info", "debug")] == ["error"]
 
 
 def test_a_database_that_goes_and_comes_back(tmp_path, simulator, postgres_server, store, database_url):

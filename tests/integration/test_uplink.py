@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from monitor.agent.spool import Spool
 from monitor.agent.uplink import BACKLOG_BATCH, FRUITLESS_ROUNDS, LATE_AFTER_SECONDS, Refusal, Uplink, is_late
-from monitor.model import Attempt, Outcome, StoreUnavailable
+from monitor.model import Attempt, Outcome, StoreRefuses, StoreUnavailable
 from monitor.timeline import Mark, Timeline
 
 pytestmark = pytest.mark.anyio
@@ -57,6 +57,7 @@ class Shop:
         self.batches: list[list[int]] = []
         self.calls = 0
         self.away = False
+        self.why: StoreUnavailable = StoreUnavailable("connection refused")
         self.poison: set[int] = set()
         self.refused: set[int] = set()
         self.broken = False
@@ -66,7 +67,7 @@ class Shop:
         self.calls += 1
         await asyncio.sleep(self.seconds)
         if self.away:
-            raise StoreUnavailable("connection refused")
+            raise self.why
         if self.broken or self.poison & set(map(number, attempts)):
             raise TypeError("cannot adapt")
         self.batches.append([number(one) for one in attempts if number(one) not in self.refused])
@@ -150,6 +151,36 @@ async def test_attempts_wait_while_the_store_is_away_and_it_is_said_twice(spool)
     assert events == [("warning", "the store is away; attempts wait in the spool"), ("info", "the store is back")]
     assert logs[1]["waiting"] == 20
     assert logs[1]["away_seconds"] >= 0
+
+
+async def test_what_somebody_has_to_do_is_an_error_said_once_each(spool):
+    """A refusal is an error line with its remedy, also when the store was away before; another one is said again."""
+    shop = Shop()
+    shop.away = True
+    causes: list[StoreUnavailable] = [
+        StoreUnavailable("connection refused"),
+        StoreRefuses("create the role"),
+        StoreUnavailable("connection refused"),
+        StoreRefuses("create the role"),
+        StoreRefuses("create the database"),
+    ]
+    with capture_logs() as logs:
+        async with delivering(spool, shop) as uplink:
+            await spool.append(attempt(1))
+            uplink.wake()
+            for cause in causes:
+                shop.why, before = cause, shop.calls
+                await until(lambda: shop.calls >= before + 3)  # noqa: B023  # it is awaited at once
+                assert uplink.away == str(cause)
+            shop.away = False
+            await until(lambda: spool.depth == 0)
+    said = [(line["log_level"], line.get("cause")) for line in logs]
+    assert said == [
+        ("warning", "connection refused"),
+        ("error", "create the role"),
+        ("error", "create the database"),
+        ("info", None),
+    ]
 
 
 async def test_pauses_grow_to_a_cap(spool):
