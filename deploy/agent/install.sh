@@ -10,6 +10,7 @@
 # --root DIRECTORY   instead of /opt/firsttoken
 # --no-service       do not restart the systemd service
 set -eu
+umask 022 # whoever the agent runs as may read its programs, whatever the caller's habits are
 
 root=/opt/firsttoken
 service=firsttoken-agent

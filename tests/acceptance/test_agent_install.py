@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -103,3 +104,25 @@ def test_the_install_script_keeps_versions_apart(installed: Path, tmp_path: Path
         refused = run(*bad)
         assert (refused.returncode, refused.stderr.startswith("install.sh: ")) == (2, True)
     assert (root / "current").readlink() == Path("versions/0.0.2")
+
+
+def test_whoever_the_agent_runs_as_may_read_its_programs(tmp_path: Path) -> None:
+    """A caller who lets nobody read what he makes installs an agent that another user can start."""
+    wheel = tmp_path / "firsttoken-1.0.0-py3-none-any.whl"
+    about = "firsttoken-1.0.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("tiny.py", "def main(): print('firsttoken 1.0.0')\n")
+        made.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: firsttoken\nVersion: 1.0.0\n")
+        made.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        made.writestr(f"{about}/entry_points.txt", "[console_scripts]\nfirsttoken = tiny:main\n")
+        made.writestr(f"{about}/RECORD", "")
+    script, root = ROOT / "deploy" / "agent" / "install.sh", tmp_path / "opt"
+    command = ["sh", str(script), "--root", str(root), "--no-service", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o077)
+    assert done.returncode == 0, done.stderr
+    program = root / "current" / "bin" / "firsttoken"
+    for path in (root, root / "versions", program, *program.resolve().parents[:2]):
+        assert path.stat().st_mode & 0o005 == 0o005, path
+    assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "firsttoken 1.0.0\n"

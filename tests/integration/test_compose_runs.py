@@ -181,6 +181,13 @@ def test_starting_again_changes_no_secret_and_no_token(demo: Machine) -> None:
     demo.again("lagos")
 
 
+def test_a_backup_can_be_taken(demo: Machine) -> None:
+    """pg_dump as docs/compose.md has it: without a password, where the database is."""
+    done = demo.services["postgres"].inside("pg_dump", "--username=postgres", "--schema-only", "firsttoken")
+    assert done.returncode == 0, done.stderr
+    assert "CREATE TABLE public.attempts" in done.stdout
+
+
 def test_one_agent_alone(demo: Machine) -> None:
     """The profile `one` starts the same command as the agent that FIRSTTOKEN_VANTAGE names, with that one's token."""
     services = demo.compose["services"]
