@@ -101,6 +101,12 @@ def database_url(postgres_server: str, template_database: str) -> Iterator[str]:
     yield from _database(postgres_server, template_database)
 
 
+@pytest.fixture(scope="module")
+def shared_database_url(postgres_server: str, template_database: str) -> Iterator[str]:
+    """A database with the newest schema that the tests of one module share."""
+    yield from _database(postgres_server, template_database)
+
+
 @pytest.fixture
 def store(database_url: str) -> Iterator[Engine]:
     """An engine on a fresh database with the newest schema."""

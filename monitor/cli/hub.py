@@ -233,6 +233,7 @@ class Hub:
             clock=self._clock,
             notices=lambda: self._notices,
             coverage=self.storage,
+            read=self.storage,
             lines=self._lines,
             routers=[agents_router(self, self.fleet_metrics, self._clock)],
             bodies_under=PREFIX,

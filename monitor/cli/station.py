@@ -278,6 +278,7 @@ class Station:
             clock=self._clock,
             notices=lambda: self._notices,
             coverage=storage,
+            read=storage,
             lines=self._lines,
         )
         server = WebServer(app, self.config.web.host, self.config.web.port)

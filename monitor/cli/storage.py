@@ -7,17 +7,17 @@ StoreUnavailable, and the next call tries again to start, connect and migrate.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
 from monitor.model import Attempt, MonitorError, Series, StoreRefuses, StoreUnavailable, Vantage
 from monitor.notes import Note
 from monitor.store import attempts as stored
-from monitor.store import coverage, coverage_hours, embedded, migrate, retention, rollups, verdicts, witness
+from monitor.store import coverage, coverage_hours, embedded, migrate, reading, retention, rollups, verdicts, witness
 from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
@@ -129,9 +129,27 @@ class Storage:
         self, since: datetime, until: datetime, *, vantage: str | None = None, target: str | None = None
     ) -> list[coverage.Covered]:
         """What became of the slots of a time; see `store.coverage.covered`. Raises StoreUnavailable."""
+        return coverage.covered(self._up(), since, until, self._clock.now(), vantage=vantage, target=target)
+
+    def attempts(
+        self, asked: reading.Selection, limit: int, after: reading.Key | None = None
+    ) -> Sequence[reading.Told]:
+        """See `store.reading.attempts`. Raises StoreUnavailable."""
+        return reading.attempts(self._up(), asked, limit, after)
+
+    def all_series(self) -> Sequence[Mapping[str, Any]]:
+        """See `store.reading.series`. Raises StoreUnavailable."""
+        return reading.series(self._up())
+
+    def over_time(self, measure: str, since: datetime, until: datetime, **how: Any) -> Sequence[reading.Point]:
+        """See `store.reading.over_time`. Raises StoreUnavailable."""
+        return reading.over_time(self._up(), measure, since, until, **how)
+
+    def _up(self) -> Engine:
+        """For readers, who do not wait for a database that is being brought up."""
         if self._engine is None or not self._is_up:
             raise StoreUnavailable("the database is not ready yet")
-        return coverage.covered(self._engine, since, until, self._clock.now(), vantage=vantage, target=target)
+        return self._engine
 
     def judge(self, rules: verdicts.Rules) -> list[Judgement]:
         """Give the verdicts that are due; see `store.verdicts.sweep`. Raises StoreUnavailable.
@@ -167,9 +185,7 @@ class Storage:
         return self._queries().failing_since(vantage, target, probe)
 
     def _queries(self) -> LiveQueries:
-        if self._engine is None or not self._is_up:
-            raise StoreUnavailable("the database is not ready yet")
-        return LiveQueries(self._engine, self._clock)
+        return LiveQueries(self._up(), self._clock)
 
     def close(self) -> None:
         """Close connections; stop the embedded server unless others use it. No later call starts it again."""

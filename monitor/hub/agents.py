@@ -13,6 +13,7 @@ from typing import Annotated, Protocol
 
 from fastapi import APIRouter, Header, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect
 
 from monitor.clock import Clock
 from monitor.config.handout import digest
@@ -42,6 +43,8 @@ TAKING_AT_ONCE = 2
 """Uploads that are unpacked and stored at one time; the database and one process gain nothing from more."""
 WAITING_SECONDS = 20.0
 RETRY_SECONDS = 5
+PATIENCE_BYTES = 4_000_000
+"""Of a body that is too large, so much more is read and thrown away."""
 CHUNK = 65_536
 
 Authorization = Annotated[str | None, Header(max_length=300)]
@@ -181,21 +184,27 @@ class Door:
     # ------------------------------------------------------------------------------------------------ bounds
 
     async def _body(self, request: Request, limit: int) -> bytes:
-        too_large = Refused(413, f"the body is larger than {limit} bytes: send fewer attempts at a time")
-        length = request.headers.get("content-length")
-        if length is not None and (not length.isdecimal() or int(length) > limit):
-            raise too_large
+        """The whole body. One that is too large is read a little further and thrown away, so that its sender, who
+        listens only when all is sent, hears why; then the connection is closed.
+        """
+        parts: list[bytes] = []
+        size = 0
         try:
             async with asyncio.timeout(BODY_SECONDS), self._reading:
-                parts, size = [], 0
                 async for part in request.stream():
                     size += len(part)
-                    if size > limit:
-                        raise too_large
-                    parts.append(part)
-                return b"".join(parts)
+                    if size <= limit:
+                        parts.append(part)
+                    elif size > limit + PATIENCE_BYTES:
+                        break
         except TimeoutError:
             raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} s", connection="close") from None
+        except ClientDisconnect:
+            raise Refused(400, "the body broke off", connection="close") from None
+        if size > limit:
+            sentence = f"the body is larger than {limit} bytes: send fewer attempts at a time"
+            raise Refused(413, sentence, connection="close")
+        return b"".join(parts)
 
     def _turn(self) -> _Turn:
         return _Turn(self._taking)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,6 +19,7 @@ from monitor.hub import pages
 from monitor.hub.coverage import CoverageQueries, routes
 from monitor.hub.live import REFRESH_SECONDS, Lines, LiveQueries, LiveView
 from monitor.hub.pages import Choice
+from monitor.hub.reading import ReadQueries, reading_routes
 from monitor.metrics import Metrics
 from monitor.model import Series
 
@@ -53,6 +55,7 @@ def create_app(
     clock: Clock | None = None,
     notices: Callable[[], Sequence[str]] = tuple,
     coverage: CoverageQueries | None = None,
+    read: ReadQueries | None = None,
     lines: Lines = dict,
     routers: Sequence[APIRouter] = (),
     bodies_under: str | None = None,
@@ -69,13 +72,16 @@ def create_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/api/openapi.json" if routers else None,
+        openapi_url="/api/openapi.json" if routers or read is not None else None,
     )
     clock = clock or Clock()
     view = LiveView(queries, series, next_slot, clock, notices, lines)
     _add_page(app, LiveBodies(view, dict(advice or {}), clock))
     if coverage is not None:
         app.include_router(routes(coverage, clock, _cached))
+    if read is not None:
+        app.include_router(reading_routes(read, clock, _cached))
+    app.add_exception_handler(RequestValidationError, _misunderstood)
     _add_operations(app, metrics, health)
     for router in routers:
         app.include_router(router)
@@ -138,6 +144,13 @@ class LiveBodies:
                     self._made.clear()
                 self._made[choice] = (self._clock.monotonic_ns(), body)
             return body
+
+
+async def _misunderstood(_request: Request, error: Exception) -> Response:
+    """What a question's parameters must be, in one sentence; the values that were given are not repeated."""
+    assert isinstance(error, RequestValidationError)
+    told = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg'].lower()}" for one in error.errors()]
+    return JSONResponse({"error": "; ".join(told)[:500]}, status_code=422)
 
 
 def _static(asset: pages.Asset) -> Callable[[Request], Response]:

@@ -105,7 +105,7 @@ def as_csv(asked: Question, found: Sequence[Covered]) -> bytes:
     lines.writerow([*asked.by, "simulated", "owed", "measured", "share", *CAUSES, "pending", "repeated", "unplanned"])
     pretended = simulated(found, *asked.by)
     for key, tally in grouped(found, *asked.by).items():
-        names = [wire.rfc3339(value) if isinstance(value, datetime) else _plain(str(value)) for value in key]
+        names = [wire.rfc3339(value) if isinstance(value, datetime) else plain(str(value)) for value in key]
         names.append("true" if key in pretended else "false")
         share = "" if tally.share is None else f"{tally.share:.6f}"
         counts = [tally.missed[cause] for cause in CAUSES]
@@ -115,6 +115,6 @@ def as_csv(asked: Question, found: Sequence[Covered]) -> bytes:
     return out.getvalue().encode()
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A name that no spreadsheet takes for a formula."""
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name

@@ -22,7 +22,7 @@ from monitor.wire.encoding import (
     rfc3339,
 )
 from monitor.wire.notes import decode_note, encode_note
-from monitor.wire.printing import report
+from monitor.wire.printing import report, report_of
 from monitor.wire.sightings import decode_sighting, encode_sighting
 
 __all__ = [
@@ -43,5 +43,6 @@ __all__ = [
     "read_attempt",
     "read_service",
     "report",
+    "report_of",
     "rfc3339",
 ]

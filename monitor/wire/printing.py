@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from monitor.edges import place_of
 from monitor.model import Attempt, Failure, HttpFacts, Place, Series, ServiceFacts
 from monitor.timeline import Phase
@@ -13,6 +15,19 @@ def report(attempt: Attempt, series: Series) -> dict[str, object]:
 
     Durations are seconds, derived from the marks as `timeline` defines them; all numbers are finite.
     """
+    facts = {
+        "provider": series.target.provider,
+        "model": series.target.model,
+        "dialect": series.target.dialect.value,
+        "country": series.vantage.place.country,
+        "simulated": series.simulated,
+        "currency": None if series.target.price is None else series.target.price.currency,
+    }
+    return report_of(attempt, facts)
+
+
+def report_of(attempt: Attempt, facts: Mapping[str, object]) -> dict[str, object]:
+    """The same, where of the series some `facts` alone are known: provider, model, dialect, country and so on."""
     a, line = attempt, attempt.timeline
     return {
         "vantage": a.vantage,
@@ -49,18 +64,18 @@ def report(attempt: Attempt, series: Series) -> dict[str, object]:
         "try": a.try_number,
         "purpose": a.purpose.value,
         "probe_version": a.probe_version,
-        "provider": series.target.provider,
-        "model": series.target.model,
-        "dialect": series.target.dialect.value,
-        "country": series.vantage.place.country,
-        "simulated": series.simulated,
+        "provider": facts.get("provider"),
+        "model": facts.get("model"),
+        "dialect": facts.get("dialect"),
+        "country": facts.get("country"),
+        "simulated": facts.get("simulated"),
         "finish_reason": a.finish_reason,
         "token_events": a.token_events,
         "loop_lag_seconds": finite(a.loop_lag_seconds),
         "coalesced_reads": a.coalesced_reads,
         "reads": a.reads,
         "cost": finite(a.cost),
-        "currency": None if series.target.price is None else series.target.price.currency,
+        "currency": facts.get("currency"),
     }
 
 
