@@ -117,10 +117,14 @@ def is_suspect(attempt: Attempt, recent: deque[Sample], idle_seconds: float | No
 
 
 def _shortened(series: Series, seconds: float) -> Series:
-    """The same question with a deadline that leaves the next slot alone; the probe's version does not change."""
-    if seconds >= series.probe.deadline_seconds:
+    """The same question with a deadline that leaves the next slot alone; the probe's version does not change.
+
+    The road without a model was asked about a moment ago: `control` would only take of that room.
+    """
+    deadline = min(seconds, series.probe.deadline_seconds)
+    if deadline == series.probe.deadline_seconds and not series.probe.control:
         return series
-    return replace(series, probe=replace(series.probe, deadline_seconds=seconds))
+    return replace(series, probe=replace(series.probe, deadline_seconds=deadline, control=False))
 
 
 def _seconds(later: datetime, earlier: datetime) -> float:

@@ -54,6 +54,17 @@ class Deadlines:
         self.timer.reschedule(None)
         self.stop()
 
+    def left(self) -> float:
+        """Seconds of the whole attempt's deadline that are left; negative when it has passed."""
+        return self._began + self._probe.deadline_seconds - self._loop.time()
+
+    def left_for_control(self) -> float:
+        """Seconds that what comes after the attempt may take.
+
+        Slots of a series are never closer than half-way between deadline and interval (see `grid`): there it ends.
+        """
+        return self.left() + (self._probe.interval_seconds - self._probe.deadline_seconds) / 2
+
     def stop(self) -> None:
         """Watch no more."""
         if self._silence is not None:

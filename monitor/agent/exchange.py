@@ -38,9 +38,9 @@ MAX_ERROR_BODY_BYTES = 64 * 1024
 MAX_DRAINED_BYTES = 1024 * 1024
 MAX_TOKEN_ARRIVALS = 100_000
 DRAIN_SECONDS = 1.0
-"""How long the end of the body may follow the dialect's end marker before we hang up."""
+"""How long the end of the body may follow the dialect's end marker before we hang up, inside the deadline."""
 ERROR_BODY_SECONDS = 2.0
-"""How long the body of a refusal may take; its status is known by then."""
+"""How long the body of a refusal may take, inside the deadline; its status is known by then."""
 CONTROL_SECONDS = 10.0
 
 _CONTROL_MARKS = {
@@ -145,7 +145,7 @@ class Exchange:
                 await self._read_error(response)
             self._tcp = self._connection.tcp_facts()
             if self.failure is None:
-                self.reusable = await self._drain(response)
+                self.reusable = await self._drain(response, min(DRAIN_SECONDS, self._deadlines.left()))
         finally:
             self._connection.batch(0.0)
             await response.aclose()
@@ -248,7 +248,7 @@ class Exchange:
         self._deadlines.finished()
         body = bytearray()
         with suppress(Exception):
-            async with asyncio.timeout(ERROR_BODY_SECONDS):
+            async with asyncio.timeout(min(ERROR_BODY_SECONDS, self._deadlines.left())):
                 await self._collect(response, body)
         self._answer.error_body = bytes(body)
         kind, text = failures.classify_status(response.status, self._answer.headers, bytes(body), self._dialect.name)
@@ -263,11 +263,11 @@ class Exchange:
                 if len(body) >= MAX_ERROR_BODY_BYTES:
                     return
 
-    async def _drain(self, response: Response) -> bool:
+    async def _drain(self, response: Response, seconds: float) -> bool:
         """Read what follows the end marker, for a moment: only then can the connection be used again."""
         left = MAX_DRAINED_BYTES
         with suppress(Exception):
-            async with asyncio.timeout(DRAIN_SECONDS):
+            async with asyncio.timeout(seconds):
                 async for piece in response.pieces():
                     left -= len(piece)
                     if left < 0:
@@ -278,18 +278,20 @@ class Exchange:
     async def _control(self, roads: Roads, lane: Lane) -> None:
         """A cheap request after the prompt: the road without a GPU at its end. Never a failure.
 
-        On the same connection, unless the server has closed it; its wait leaves the dialling out either way.
+        On the same connection, unless the server has closed it; its wait leaves the dialling out either way. It is
+        outside the attempt's deadline, but over before the series' next slot.
         """
+        limit = min(CONTROL_SECONDS, self._deadlines.left_for_control())
         tape = Tape(self._clock)
         self.reusable = False
         with suppress(Exception):
-            async with asyncio.timeout(CONTROL_SECONDS):
+            async with asyncio.timeout(limit):
                 if lane.is_over:
                     await lane.aclose()
                 url = self._dialect.control_url(self._series.target)
                 headers = self._question.headers_for("GET", url, b"", self._clock)
-                response = await roads.send(tape, lane, "GET", url, headers, None, CONTROL_SECONDS)
-                self.reusable = await self._drain(response)
+                response = await roads.send(tape, lane, "GET", url, headers, None, limit)
+                self.reusable = await self._drain(response, DRAIN_SECONDS)
                 await response.aclose()
         for seen, kept in _CONTROL_MARKS.items():
             if seen in tape.marks:

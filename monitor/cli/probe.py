@@ -45,6 +45,8 @@ from monitor.model import (
 DEFAULT_PROMPT = "Count from one to twenty in words, separated by commas."
 
 _Show = Callable[[Attempt, Series], None]
+UNPLANNED_SECONDS = 60.0
+"""No slot follows a one-off attempt: that much room for what comes after it (`control`)."""
 
 
 class UsageError(MonitorError):
@@ -137,6 +139,7 @@ def probe(
             name="one-off",
             prompt=prompt,
             max_output_tokens=max_output_tokens,
+            interval_seconds=deadline + UNPLANNED_SECONDS,
             deadline_seconds=deadline,
             first_token_deadline_seconds=first_token_deadline,
             connect_timeout_seconds=connect_timeout,

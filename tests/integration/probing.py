@@ -26,7 +26,7 @@ T = TypeVar("T")
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 SLACK_SECONDS = 2.5
-"""What an attempt may take beyond its deadline on a busy machine: a second of draining, and patience."""
+"""What an attempt may take beyond its deadline on a busy machine."""
 CHUNK = b'data: {"choices":[{"delta":{"content":"ok"},"finish_reason":null}]}\n\n'
 FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"

@@ -139,6 +139,14 @@ def test_the_second_attempt_ends_before_the_next_slot() -> None:
     assert agent.probe(40_000) is None
 
 
+def test_the_second_attempt_asks_for_no_road() -> None:
+    """`control` would come after it, and reach into the next slot; the planned attempt has asked already."""
+    agent = Agent()
+    agent.probe(200, replace(SERIES, probe=replace(SERIES.probe, control=True)))
+    ((series, _),) = agent.seconds
+    assert (series.probe.control, series.probe.deadline_seconds) == (False, 30.0)
+
+
 def test_a_second_attempt_is_never_confirmed() -> None:
     """However slow it is."""
     agent = Agent(second_ms=9000).settled()

@@ -74,3 +74,21 @@ def test_a_stolen_attempt_is_not_valid(tmp_path: Path) -> None:
 
     began = Conditions.now(clock, machine)
     asyncio.run(during_an_attempt())
+
+
+@pytest.mark.parametrize(("waits", "tainted"), [((4, 5), False), ((4, 7), True), ((11,), True)])
+def test_going_on_late_before_the_request_is_lag_of_ours(tmp_path: Path, waits: tuple[int, ...], tainted: bool) -> None:
+    """Many short delays between connected, greeted and sending add up; over 10 ms in all they taint the attempt."""
+    clock = ManualClock()
+    machine = Machine(CpuThrottling(tmp_path, tmp_path), CpuSteal(tmp_path / "no stat"))
+    began, tape = Conditions.now(clock, machine), Tape(clock)
+    for milliseconds in waits:
+        possible_ns = clock.monotonic_ns()
+        clock.advance(milliseconds / 1000)
+        tape.went_on(possible_ns)
+
+    async def judged() -> tuple[Doubt, ...]:
+        quiet = {"coalesced": False, "first_token_coalesced": False, "warm": True, "reconnected": False}
+        return judge(began, clock, machine, tape, **quiet).doubts
+
+    assert asyncio.run(judged()) == ((Doubt.LOOP_LAG,) if tainted else ())
