@@ -82,10 +82,20 @@ def _raise_floor(engine: Engine, raw_from: datetime) -> None:
         connection.execute(raise_it, {"raw_from": raw_from})
 
 
+_SPLIT_DAY = text(
+    "INSERT INTO dirty_days (vantage_id, series_id, day) SELECT DISTINCT vantage_id, series_id, day FROM rollup_days "
+    "WHERE day < :keep_from AND day + interval '1 day' > :keep_from ON CONFLICT DO NOTHING"
+)
+"""A day that goes in part: what is left of it is hours, until it is added up again."""
+
+
 def _delete_rollups(engine: Engine, keep_from: datetime) -> int:
     with transaction(engine) as connection:
+        connection.execute(_SPLIT_DAY, {"keep_from": keep_from})
         for measure in NAMES:  # one at a time: each is a range of the index (measure, hour)
             query = text("DELETE FROM rollup_histograms WHERE measure = :measure AND hour < :keep_from")
             connection.execute(query, {"measure": measure, "keep_from": keep_from})
+            days = text("DELETE FROM rollup_days WHERE measure = :measure AND day < :keep_from")
+            connection.execute(days, {"measure": measure, "keep_from": keep_from})
         gone = connection.execute(text("DELETE FROM rollups WHERE hour < :keep_from"), {"keep_from": keep_from})
         return int(gone.rowcount)

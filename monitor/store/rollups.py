@@ -8,8 +8,8 @@ processes may refresh at once: a claim is a row lock that others skip.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from sqlalchemy import Connection, Engine, text
@@ -21,7 +21,11 @@ from monitor.store.measures import COUNTED, NAMES, VALID, is_censored, value_ns
 
 CLAIM = 200
 """Series-hours in one transaction: inserts into a claimed hour wait for that long, so it stays short."""
+DAYS_AT_ONCE = 100
+"""Claims of days in one refresh."""
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OPEN_HOUR_EVERY = timedelta(minutes=5)
 """The hour that still runs gets new rows all the time; computing it that often keeps the cost a few rows an attempt."""
 By = Literal["series", "vantage", "target", "all"]
@@ -101,12 +105,60 @@ ON CONFLICT (vantage_id, series_id, measure, hour) DO UPDATE SET
     sum_ns = excluded.sum_ns, min_ns = excluded.min_ns, max_ns = excluded.max_ns
 """)
 
-_BY = {
-    "series": "s.vantage, s.target, s.probe",
-    "vantage": "s.vantage",
-    "target": "s.target",
-    "all": "",
+_HOURS = "SELECT h.vantage_id, h.series_id, h.bins, h.counts, h.censored FROM rollup_histograms h"
+_HOURS_AND_DAYS = (
+    "SELECT vantage_id, series_id, bins, counts, censored FROM rollup_days"
+    " WHERE measure = :measure AND day >= :first_day AND day < :last_day"
+    f" UNION ALL {_HOURS} WHERE h.measure = :measure AND h.hour >= :since AND h.hour < least(:first_day, :until)"
+    f" UNION ALL {_HOURS} WHERE h.measure = :measure AND h.hour >= :last_day AND h.hour < :until"
+    f" UNION ALL {_HOURS} JOIN dirty_days d ON d.vantage_id = h.vantage_id AND d.series_id = h.series_id"
+    "  AND h.hour >= d.day AND h.hour < d.day + interval '1 day'"
+    " WHERE h.measure = :measure AND d.day >= :first_day AND d.day < :last_day"
+)
+"""Whole days as days, what is left of the range at both ends as hours, and days that are out of date as hours too."""
+_CHANGED = text(
+    "INSERT INTO dirty_days (vantage_id, series_id, day) SELECT vantage_id, series_id, :day FROM "
+    "json_to_recordset(CAST(:keys AS json)) AS k(vantage_id bigint, series_id bigint) ORDER BY 1, 2 "
+    "ON CONFLICT DO NOTHING"
+)
+_OUTDATED = text(
+    "DELETE FROM rollup_days d USING json_to_recordset(CAST(:keys AS json)) AS k(vantage_id bigint, series_id bigint) "
+    "WHERE d.vantage_id = k.vantage_id AND d.series_id = k.series_id AND d.day = :day"
+)
+_ENDED = text(
+    "DELETE FROM dirty_days d USING (SELECT vantage_id, series_id, day FROM dirty_days WHERE day <= :until"
+    "  ORDER BY day DESC, vantage_id, series_id LIMIT :limit FOR UPDATE SKIP LOCKED) c "
+    "WHERE d.vantage_id = c.vantage_id AND d.series_id = c.series_id AND d.day = c.day "
+    "RETURNING d.vantage_id, d.series_id, d.day"
+)
+_ADD_UP = text(
+    "INSERT INTO rollup_days (vantage_id, series_id, measure, day, bins, counts, censored) "
+    "SELECT vantage_id, series_id, measure, day, array_agg(bin ORDER BY bin), array_agg(n ORDER BY bin),"
+    " array_agg(cut ORDER BY bin) FROM ("
+    "  SELECT h.vantage_id, h.series_id, h.measure, k.day, u.bin, CAST(sum(u.n) AS bigint) AS n,"
+    "   CAST(sum(u.cut) AS bigint) AS cut FROM rollup_histograms h"
+    "  JOIN json_to_recordset(CAST(:keys AS json)) AS k(vantage_id bigint, series_id bigint, day timestamptz)"
+    "   ON h.vantage_id = k.vantage_id AND h.series_id = k.series_id"
+    "   AND h.hour >= k.day AND h.hour < k.day + interval '1 day'"
+    "  CROSS JOIN LATERAL unnest(h.bins, h.counts, h.censored) AS u(bin, n, cut)"
+    "  GROUP BY h.vantage_id, h.series_id, h.measure, k.day, u.bin) b "
+    "GROUP BY vantage_id, series_id, measure, day "
+    "ON CONFLICT (vantage_id, series_id, measure, day) DO UPDATE SET"
+    " bins = excluded.bins, counts = excluded.counts, censored = excluded.censored"
+)
+
+_TARGET = "JOIN series s ON s.vantage_id = h.vantage_id AND s.series_id = h.series_id "
+_BY: Mapping[By, tuple[str, str, str]] = {
+    "series": (
+        "h.vantage_id, h.series_id",
+        "s.vantage, s.target, s.probe",
+        "JOIN series s ON s.vantage_id = q.vantage_id AND s.series_id = q.series_id",
+    ),
+    "vantage": ("h.vantage_id", "v.name", "JOIN vantages v ON v.vantage_id = q.vantage_id"),
+    "target": ("s.target", "q.target", ""),
+    "all": ("", "", ""),
 }
+"""What is grouped by, the names of a group, and where they stand."""
 
 
 def refresh(engine: Engine, now: datetime, *, before: datetime | None = None, max_hours: int = 10_000) -> int:
@@ -125,7 +177,21 @@ def refresh(engine: Engine, now: datetime, *, before: datetime | None = None, ma
         if not claimed:
             break
         done += sum(map(len, claimed.values()))
+    _add_up_days(engine, now)
     return done
+
+
+def _add_up_days(engine: Engine, now: datetime) -> None:
+    """Days that have ended and whose hours have changed; until then their hours are asked."""
+    until = now - DAY - OPEN_HOUR_EVERY
+    for _ in range(DAYS_AT_ONCE):
+        with transaction(engine) as connection:
+            ended = connection.execute(_ENDED, {"until": until, "limit": CLAIM}).mappings().all()
+            keys = [{**row, "day": wire.rfc3339(row["day"])} for row in ended]
+            if keys:
+                connection.execute(_ADD_UP, {"keys": wire.dumps(keys).decode()})
+        if len(ended) < CLAIM:
+            return
 
 
 def backlog(engine: Engine) -> int:
@@ -157,18 +223,21 @@ def histograms(
     engine: Engine, measure: str, since: datetime, until: datetime, *, by: By = "series"
 ) -> dict[tuple[str, ...], Histogram]:
     """The merged histograms behind `percentiles`."""
-    names = _BY[by]
-    comma = ", " if names else ""
+    keys, names, of = _BY[by]
+    comma = ", " if keys else ""
+    # ids before names, and counts of an hour as what they are: a sum of bigint is a numeric, which costs thrice as much
     query = text(
-        f"SELECT u.bin, sum(u.n), sum(u.cut) {comma}{names} FROM rollup_histograms h "
-        "JOIN series s ON s.vantage_id = h.vantage_id AND s.series_id = h.series_id "
+        f"SELECT q.bin, q.n, q.cut {comma}{names} FROM (SELECT u.bin, sum(CAST(u.n AS int)) AS n, "
+        f"sum(CAST(u.cut AS int)) AS cut {comma}{keys} FROM ({_HOURS_AND_DAYS}) h {_TARGET if by == 'target' else ''}"
         "CROSS JOIN LATERAL unnest(h.bins, h.counts, h.censored) AS u(bin, n, cut) "
-        "WHERE h.measure = :measure AND h.hour >= :since AND h.hour < :until "
-        f"GROUP BY u.bin {comma}{names}"
+        f"GROUP BY u.bin {comma}{keys}) q {of}"
     )
+    first_day = -(-(since - EPOCH) // DAY) * DAY + EPOCH
+    last_day = max(first_day, (until - EPOCH) // DAY * DAY + EPOCH)
+    said = {"measure": measure, "since": since, "until": until, "first_day": first_day, "last_day": last_day}
     found: dict[tuple[str, ...], Histogram] = defaultdict(Histogram)
     with transaction(engine) as connection:
-        for number, count, cut, *key in connection.execute(query, {"measure": measure, "since": since, "until": until}):
+        for number, count, cut, *key in connection.execute(query, said):
             found[tuple(key)].add(number, int(count), int(cut))
     return dict(found)
 
@@ -193,3 +262,6 @@ def _compute(connection: Connection, hour: datetime, keys: Iterable[tuple[int, i
     said = {"keys": wire.dumps(named).decode(), "hour": hour, "end": hour + HOUR}
     connection.execute(_COUNTS, {**said, "now": now})
     connection.execute(_HISTOGRAMS, said)
+    day = {"keys": said["keys"], "day": hour.astimezone(UTC).replace(hour=0)}
+    connection.execute(_CHANGED, day)  # first: whoever adds this day up now is waited for, and its row goes next
+    connection.execute(_OUTDATED, day)

@@ -252,6 +252,30 @@ rollup_histograms = Table(
     info=DISTRIBUTED,
 )
 
+rollup_days = Table(
+    "rollup_days",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("measure", Text, primary_key=True),
+    _instant("day", primary_key=True),
+    Column("bins", ARRAY(SmallInteger), nullable=False),  # as those of the hours, added up
+    Column("counts", ARRAY(BigInteger), nullable=False),
+    Column("censored", ARRAY(BigInteger), nullable=False),
+    Index("rollup_days_of_day", "measure", "day"),
+    info=DISTRIBUTED,
+)
+
+dirty_days = Table(
+    "dirty_days",
+    metadata,
+    Column("vantage_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("series_id", BigInteger, primary_key=True, autoincrement=False),
+    _instant("day", primary_key=True),
+    info=LOCAL,
+)
+"""Days of series whose hours have changed since: their hours count, until the day is added up again."""
+
 dirty_hours = Table(
     "dirty_hours",
     metadata,

@@ -235,3 +235,73 @@ def test_nothing_is_lost_between_inserts_and_refreshes_at_once(store: Engine) ->
         worker.join()
     rollups.refresh(store, ENDED)
     assert row(store, NOW)["attempts"] == 100
+
+
+def spread(days: int, seed: int) -> list[Attempt]:
+    """An attempt every twenty minutes, over whole days before NOW."""
+    first = NOW.replace(hour=0) - timedelta(days=days)
+    count = days * 72
+    return [good(first + n * timedelta(minutes=20), ttft) for n, ttft in enumerate(random_ttfts(count, seed))]
+
+
+def by_hours(store: Engine, since: datetime, until: datetime) -> dict[int, int]:
+    """Counts by bin from hours alone."""
+    query = text(
+        "SELECT u.bin, sum(u.n) FROM rollup_histograms h CROSS JOIN LATERAL unnest(h.bins, h.counts) AS u(bin, n) "
+        "WHERE h.measure = 'ttft' AND h.hour >= :since AND h.hour < :until GROUP BY 1"
+    )
+    with store.connect() as connection:
+        return {number: int(n) for number, n in connection.execute(query, {"since": since, "until": until})}
+
+
+def days_of(store: Engine) -> int:
+    with store.connect() as connection:
+        return int(connection.execute(text("SELECT count(*) FROM rollup_days WHERE measure = 'ttft'")).scalar_one())
+
+
+@pytest.mark.parametrize("by", ["series", "vantage", "target", "all"])
+def test_whole_days_are_added_up_and_give_the_same(store: Engine, by: rollups.By) -> None:
+    """Whatever the range begins and ends with: days in the middle, hours at both ends, nothing twice or left out."""
+    put(store, spread(4, 1))
+    rollups.refresh(store, NOW)
+    assert days_of(store) == 4
+    midnight = NOW.replace(hour=0)
+    for since, until in (
+        (midnight - timedelta(days=4), midnight),
+        (midnight - timedelta(days=3, hours=5), midnight - timedelta(hours=7)),
+        (midnight - timedelta(days=2), midnight - timedelta(days=2) + HOUR),
+        (midnight - timedelta(days=2, hours=-3), midnight - timedelta(days=2, hours=-9)),
+        (midnight - timedelta(days=9), midnight + timedelta(days=9)),
+    ):
+        (found,) = rollups.histograms(store, "ttft", since, until, by=by).values()
+        assert found.counts == by_hours(store, since, until)
+
+
+def test_a_late_row_opens_its_day_again(store: Engine) -> None:
+    """Until the day is added up anew its hours count; afterwards the day has the late row, too."""
+    put(store, spread(2, 2))
+    rollups.refresh(store, NOW)
+    since, until = NOW.replace(hour=0) - timedelta(days=2), NOW.replace(hour=0)
+    put(store, [good(since + timedelta(hours=3, minutes=5), 77 * MS)])
+    with store.begin() as connection:  # as a refresh that was cut off behind the hours
+        hour = since + timedelta(hours=3)
+        claimed = rollups._claim(connection, NOW, NOW)
+        rollups._compute(connection, hour, claimed[hour], NOW)
+    assert days_of(store) == 1
+    for _ in range(2):
+        (found,) = rollups.histograms(store, "ttft", since, until, by="all").values()
+        assert found.counts == by_hours(store, since, until)
+        assert found.count == 2 * 72 + 1
+        rollups.refresh(store, NOW)
+    assert days_of(store) == 2
+
+
+def test_the_running_day_is_hours(store: Engine) -> None:
+    """A day is added up once it has ended."""
+    put(store, [good(NOW - HOUR, 5 * MS)])
+    rollups.refresh(store, NOW)
+    assert days_of(store) == 0
+    (found,) = rollups.histograms(store, "ttft", NOW - timedelta(days=2), NOW + timedelta(days=2), by="all").values()
+    assert found.count == 1
+    rollups.refresh(store, NOW + timedelta(days=1))
+    assert days_of(store) == 1
