@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from up_cost import LISTENER, TOKENS, appends, watch
 
@@ -50,6 +51,7 @@ def hub_file(folder: Path, url: str, database: str, targets: int, interval: floa
         "storage": {"database_url": database},
         "spool": {"directory": str(folder / "hub")},
         "log": {"level": "error"},
+        "witness": {"endpoints": {f"near-{n}": f"tcp://{urlsplit(url).netloc}" for n in range(5)}},
     }
     file = folder / "fleet.yaml"
     file.write_text(json.dumps(told), encoding="utf-8")

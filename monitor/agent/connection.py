@@ -436,16 +436,22 @@ class Connection(httpcore.AsyncNetworkStream):
         """Say goodbye, wait for the peer's own at most so long, and close: neither side is left with a reset."""
         if self._closed:
             return
-        with suppress(OSError, ssl.SSLError, TimeoutError):
+        try:
             async with asyncio.timeout(seconds):
-                if self._tls is not None:
-                    with suppress(ssl.SSLWantReadError):
-                        self._tls.unwrap()
-                    await self._flush()
-                self._sock.shutdown(socket.SHUT_WR)
-                while await self._next_arrival():
-                    pass
-        await self.aclose()
+                await self._end_in_order()
+        except (OSError, ssl.SSLError):  # a timeout is one of the first
+            return
+        finally:
+            await self.aclose()
+
+    async def _end_in_order(self) -> None:
+        if self._tls is not None:
+            with suppress(ssl.SSLWantReadError):
+                self._tls.unwrap()
+            await self._flush()
+        self._sock.shutdown(socket.SHUT_WR)
+        while await self._next_arrival():
+            pass
 
     async def aclose(self) -> None:
         """Close at once; no TLS goodbye, nobody waits for it."""

@@ -61,6 +61,10 @@ class Looker:
         try:
             async with asyncio.timeout(timeout_seconds):
                 await _reach(backend, tape, endpoint, trust, timeout_seconds)
+        except asyncio.CancelledError:
+            if backend.connection is not None:
+                await backend.connection.aclose()
+            raise
         except Exception as error:  # noqa: BLE001  # whatever it is, it is what was seen
             phase = Timeline(tape.marks).reached()
             ours = isinstance(error, TimeoutError) and error.errno is None  # its chain tells what was waited for

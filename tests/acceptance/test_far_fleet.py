@@ -15,14 +15,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from monitor.store import embedded
+from monitor.detect.line import Line, LineState, line
+from monitor.store import embedded, witness
 from monitor.store.engine import parse_url
 from tests.acceptance.test_distance import CLOUD, FARNET, NAME, alone, ended, files_of, first_line
 from tests.integration.running_fleet import SIM_KEY, Child, Fleet, wait
@@ -72,6 +73,11 @@ class FarFleet(Fleet):
             "storage": {"database_url": self.database},
             "spool": {"directory": str(self.folder / "hub-state")},
             "log": {"format": "json"},
+            "witness": {
+                "interval": "2s",
+                "timeout": "1s",
+                "endpoints": {"hub": f"tcp://{CLOUD}:{self.port}", "model": f"tcp://{CLOUD}:{port}"},
+            },
         }
 
     def start_far_agent(self, name: str) -> Child:
@@ -97,6 +103,11 @@ class FarFleet(Fleet):
         with self.engine.connect() as connection:
             rows = [row._mapping for row in connection.execute(query, {"name": vantage})]
         return {key: [float(row[key]) for row in rows] for key in ("connect", "tls", "ttft", "rtt")}
+
+    def line(self, vantage: str, at: datetime) -> Line:
+        """The line of a vantage point as the record tells it afterwards."""
+        looks = witness.between(self.engine, vantage, at - timedelta(hours=1), at)
+        return line(looks, at, timedelta(seconds=2))
 
 
 @dataclass
@@ -165,12 +176,17 @@ def test_phases_show_the_round_trips_and_geography_explains_ttft(world: World) -
 
 
 def test_a_line_that_goes_dark_and_comes_back_bad(world: World) -> None:
-    """Cut for longer than a heartbeat, then 30 % packet loss: Lagos delivers all it has, and the books balance."""
+    """Cut for longer than a heartbeat, then 30 % packet loss: Lagos delivers all it has, and the books balance.
+
+    The witness says afterwards that it was the line, of Lagos alone.
+    """
     fleet = world.fleet
     fleet.until_rows(2)
+    cut = datetime.now(UTC)
     world.set("lagos=105,down=1")
     fleet.agents["lagos"].until_said("the store is away")
     wait(20.0)
+    dark = datetime.now(UTC)
     waiting = fleet.waiting("lagos")
     assert waiting is not None
     assert waiting >= 5
@@ -190,6 +206,9 @@ def test_a_line_that_goes_dark_and_comes_back_bad(world: World) -> None:
         )
         since = {"since": datetime(2020, 1, 1, tzinfo=UTC)}
         assert connection.execute(query, since).scalar_one() >= 3, "the dark line is not in the record"
+    told = until(lambda: (one := fleet.line("lagos", dark)).state is LineState.DOWN and one, "Lagos's line, down", 60)
+    assert cut - timedelta(seconds=1) < told.since < cut + timedelta(seconds=10)
+    assert fleet.line("london", dark).state is LineState.UP, "it was the line in Lagos, and nobody else's"
 
 
 def test_no_agent_holds_a_database_password(world: World) -> None:
