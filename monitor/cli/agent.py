@@ -25,7 +25,7 @@ from monitor.agent.own_page import OwnPage
 from monitor.agent.spool import SpooledNote
 from monitor.agent.spoolfile import sync_directory
 from monitor.agent.uplink import Refusal
-from monitor.cli import logs
+from monitor.cli import logs, terminal
 from monitor.cli.leaving import leave
 from monitor.cli.probing import Probing
 from monitor.cli.service import DRAIN_SECONDS, Process, run
@@ -64,7 +64,7 @@ def agent(
     try:
         own = load_agent_file(file)
     except InvalidConfig as error:
-        typer.echo("\n".join(map(str, error.mistakes)), err=True)
+        terminal.say("\n".join(map(str, error.mistakes)), err=True)
         raise typer.Exit(2) from None
     scrubber = logs.Scrubber(own.known_secrets)
     logs.configure(own.log.level, own.log.format, scrubber)

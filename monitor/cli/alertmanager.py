@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from monitor.cli import terminal
 from monitor.model import MonitorError
 from monitor.rules import Thresholds, every_alert
 from monitor.rules.alertmanager import HEAD, Pace, configuration
@@ -49,21 +49,20 @@ def alertmanager(
     described in docs/alerts.md. Secrets are files that Alertmanager reads itself.
     """
     if show_templates:
-        typer.echo(template_file().read_text(encoding="utf-8"), nl=False)
+        terminal.say(template_file().read_text(encoding="utf-8"), nl=False)
         return
     receivers = from_environment(os.environ)
     if not receivers.everything and not receivers.critical:
         names = ", ".join(name for name in VARIABLES if name.endswith(("WEBHOOK_URL", "EMAIL_TO", "SLACK_URL_FILE")))
-        sys.stderr.write(
-            f"firsttoken: nobody is told: alerts show on Alertmanager's page only; set {names} or others\n"
-        )
+        sentence = f"firsttoken: nobody is told: alerts show on Alertmanager's page only; set {names} or others"
+        terminal.say(sentence, err=True)
     pace = Pace(
         wait=_checked("--group-wait", wait),
         interval=_checked("--group-interval", interval),
         repeat=_checked("--repeat", repeat),
     )
     tree = configuration(every_alert(Thresholds()), receivers, templates, pace)
-    typer.echo(HEAD + to_yaml(tree), nl=False)
+    terminal.say(HEAD + to_yaml(tree), nl=False)
 
 
 def template_file() -> Path:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from monitor.cli import terminal
 from monitor.cli.database import open_database
+from monitor.cli.screen import Screen
 from monitor.detect.causes import CAUSE_WORDS
 from monitor.detect.coverage import Tally
 from monitor.model import ConfigError
@@ -51,9 +52,9 @@ def coverage(
             raise ConfigError(f"--{error}") from None
         found = storage.ask(record.covered, asked.since, asked.until, now, vantage=vantage, target=target)
     if as_json:
-        typer.echo(answers.as_json(asked, found))
+        terminal.say(answers.as_json(asked, found).decode())
     elif as_csv:
-        typer.echo(answers.as_csv(asked, found), nl=False)
+        terminal.say(answers.as_csv(asked, found).decode(), nl=False)
     else:
         _print(found, asked.by, record.grouped(found, *asked.by), record.simulated(found, *asked.by))
 
@@ -65,7 +66,7 @@ def _print(
     found: Sequence[Covered], by: Sequence[str], groups: dict[Group, Tally], simulated: Collection[Group]
 ) -> None:
     if not found:
-        typer.echo(
+        terminal.say(
             "No plan is known for that time: coverage begins when an agent, or `firsttoken up`, has said what it "
             "will measure."
         )
@@ -82,14 +83,14 @@ def _print(
         counts = (str(tally.owed), str(tally.measured), share(tally))
         remark = ["simulated" if key in simulated else ""] if simulated else []
         shown.add_row(*(Text(cell) for cell in (*map(_name, key), *counts, missed(tally), *remark)))
-    Console().print(shown)
+    Screen().print(shown)
     if len(groups) > MOST_LINES:
-        typer.echo(f"{len(groups) - MOST_LINES} more lines: ask for a shorter time, or for --csv")
+        terminal.say(f"{len(groups) - MOST_LINES} more lines: ask for a shorter time, or for --csv")
     total = Tally()
     for one in found:
         total.add(one.tally)
     rest = f"; missed: {missed(total)}" if total.missed.total() else ""
-    typer.echo(f"all together: {total.measured} of {total.owed} slots measured ({share(total)}){rest}")
+    terminal.say(f"all together: {total.measured} of {total.owed} slots measured ({share(total)}){rest}")
 
 
 def share(tally: Tally) -> str:

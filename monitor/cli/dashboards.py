@@ -18,6 +18,7 @@ import httpx
 import typer
 
 from monitor import __version__
+from monitor.cli import terminal
 from monitor.model import MonitorError
 
 FOLDER = {"uid": "firsttoken", "title": "First Token"}
@@ -55,7 +56,7 @@ def dashboards(
     found = generated()
     if action is Action.LIST:
         for board in found:
-            typer.echo(f"{board['uid']}  {board['title']}: {board['description']}")
+            terminal.say(f"{board['uid']}  {board['title']}: {board['description']}")
         return
     if url is None or token_file is None:
         raise GrafanaRefused("push needs --url and --token-file")
@@ -63,7 +64,7 @@ def dashboards(
         _ask(grafana, "/api/folders", FOLDER, EXISTS)
         for board in found:
             answer = _ask(grafana, "/api/dashboards/db", _upload(board))
-            typer.echo(f"{board['title']}: version {answer.get('version', '?')} at {answer.get('url', '?')}")
+            terminal.say(f"{board['title']}: version {answer.get('version', '?')} at {answer.get('url', '?')}")
 
 
 def location() -> Path:

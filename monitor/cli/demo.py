@@ -14,7 +14,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
 from monitor import config as configuration
@@ -32,6 +30,7 @@ from monitor.cli import demo_plan, logs, model_server, terminal
 from monitor.cli.board import Board
 from monitor.cli.children import Child
 from monitor.cli.demo_state import DemoFolder, default_folder
+from monitor.cli.screen import Screen
 from monitor.cli.station import Station
 from monitor.model import Attempt, MonitorError, Series
 
@@ -71,7 +70,7 @@ def demo(
 
     Needs no key, no Docker and no root. Ctrl-C ends everything it started and leaves nothing behind.
     """
-    console = Console()
+    console = Screen()
     if model is Model.SMOLLM2 and (problem := model_server.why_not()):
         raise DemoFailed(f"{problem} `make demo` installs them; `firsttoken demo --model none` runs without it.")
     chosen = free_port(port)
@@ -107,7 +106,7 @@ def free_port(asked: int | None) -> int:
 class Demo:
     """One run, from the first child to the last line."""
 
-    console: Console
+    console: Screen
     folder: DemoFolder
     log: TextIO
     with_model: bool
@@ -238,7 +237,7 @@ class Demo:
         word = self.board.take(attempt)
         if not self.console.is_terminal:
             with contextlib.suppress(OSError):  # the reader has left: noticed within a second
-                print(self.board.line(attempt, word).plain, flush=True)
+                terminal.say(self.board.line(attempt, word).plain)
 
     async def _show(self, duration: float | None) -> None:
         deadline = None if duration is None else time.monotonic() + duration
@@ -279,5 +278,5 @@ class Demo:
         for trouble in set(troubles) - set(self.board.troubles):
             if not self.console.is_terminal:
                 with contextlib.suppress(OSError):
-                    print(trouble, file=sys.stderr, flush=True)
+                    terminal.say(trouble, err=True)
         self.board.troubles = tuple(troubles)

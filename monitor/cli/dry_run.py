@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
-
-import typer
 
 from monitor.agent.pricing import Use, worst_case
 from monitor.agent.probe import Prober
 from monitor.agent.question import Rehearsal
+from monitor.cli import terminal
 from monitor.cli.waterfall import money
 from monitor.clock import Clock
 from monitor.model import Series
@@ -20,9 +18,12 @@ NOTHING_SENT = "dry run: nothing is sent"
 def show(chosen: list[Series], *, as_json: bool) -> None:
     """Print what each series would send; opens no connection and asks no resolver."""
     if not as_json:
-        typer.echo(NOTHING_SENT)
+        terminal.say(NOTHING_SENT)
     for series, request in asyncio.run(_rehearsals(chosen)):
-        typer.echo(json.dumps(_report(series, request), ensure_ascii=False) if as_json else _text(series, request))
+        if as_json:
+            terminal.say_json(_report(series, request))
+        else:
+            terminal.say(_text(series, request))
 
 
 async def _rehearsals(chosen: list[Series]) -> list[tuple[Series, Rehearsal]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 import typer
 
-from monitor.cli import logs
+from monitor.cli import logs, terminal
 from monitor.cli.keeping import Keeping
 from monitor.cli.lease import Lease
 from monitor.cli.leaving import leave
@@ -60,7 +60,7 @@ def hub(
     try:
         fleet = load_fleet(file)
     except InvalidConfig as error:
-        typer.echo("\n".join(map(str, error.mistakes)), err=True)
+        terminal.say("\n".join(map(str, error.mistakes)), err=True)
         raise typer.Exit(2) from None
     config = fleet.config
     scrubber = logs.Scrubber(config.secrets())

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from monitor import __version__
+from monitor.cli import terminal
 from monitor.extras import need_hub
 from monitor.model import MonitorError
 
@@ -39,7 +40,7 @@ KEEPERS = frozenset({"up", "demo", "hub", "migrate", "vantage", "coverage"})
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"firsttoken {__version__}")
+        terminal.say(f"firsttoken {__version__}")
         raise typer.Exit
 
 
@@ -76,8 +77,7 @@ def _open_outputs() -> None:
 
 def _fail(sentence: str) -> None:
     with suppress(OSError):
-        sys.stderr.write(f"firsttoken: {sentence}\n")
-        sys.stderr.flush()
+        terminal.say(f"firsttoken: {sentence}", err=True)
     sys.exit(2)
 
 
@@ -86,6 +86,9 @@ def main() -> None:
     _open_outputs()
     if unreadable := [argument for argument in sys.argv[1:] if not argument.isascii() and _is_no_text(argument)]:
         _fail(f"an argument is no UTF-8 text: {unreadable[0]!a}")
+    for number, argument in enumerate(sys.argv[1:], 1):
+        if control := _control(argument):
+            _fail(f"argument {number} holds a control character: {control!a}")
     try:
         _register(sys.argv[1:])
         app()
@@ -98,6 +101,11 @@ def main() -> None:
             raise
         _leave_output()
         _fail(f"the output cannot be written: {error.strerror}")
+
+
+def _control(argument: str) -> str:
+    """The first character of it that a terminal would obey, but for line ends: a prompt may have those of Windows."""
+    return next((char for char in argument if char != "\r" and terminal.visible(char) != char), "")
 
 
 def _is_no_text(argument: str) -> bool:

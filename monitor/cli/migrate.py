@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from monitor.cli import terminal
 from monitor.model import ConfigError
 
 DEFAULT_FILE = Path("firsttoken.yaml")
@@ -29,16 +30,16 @@ def migrate(
     from monitor.store import migrate as migrations  # SQLAlchemy and Alembic: not before the command is asked for
 
     if sql:
-        typer.echo(migrations.script(), nl=False)
+        terminal.say(migrations.script(), nl=False)
         return
     url = database_url(file)
     state = migrations.check(url) if check else migrations.upgrade(url)
     for step in state.pending:
-        typer.echo(f"{'pending' if check else 'applied'}  {step}")
+        terminal.say(f"{'pending' if check else 'applied'}  {step}")
     if check and state.pending:
-        typer.echo(f"the schema is {_named(state.current)}, the newest is {state.newest}: run `firsttoken migrate`")
+        terminal.say(f"the schema is {_named(state.current)}, the newest is {state.newest}: run `firsttoken migrate`")
         raise typer.Exit(1)
-    typer.echo(f"the schema is version {state.newest}, the newest")
+    terminal.say(f"the schema is version {state.newest}, the newest")
 
 
 def database_url(file: Path | None) -> str:

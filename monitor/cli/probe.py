@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -13,18 +11,19 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from monitor import wire
 from monitor.agent.arrivals import WatchedLoop
 from monitor.agent.failures import ADVICE
 from monitor.agent.probe import Prober
 from monitor.cli import dry_run as dry
-from monitor.cli import env_proxy
+from monitor.cli import env_proxy, terminal
 from monitor.cli.leaving import leave
+from monitor.cli.screen import Screen
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
 from monitor.config import Config, InvalidConfig, load
+from monitor.config.files import is_pem
 from monitor.config.mistake import listed
 from monitor.model import (
     AddressFamily,
@@ -167,7 +166,7 @@ def probe(
         chosen = _from_file(config, target, name, vantage)
     notice = env_proxy.ignored(chosen)
     if notice is not None:
-        typer.echo(f"note: {notice}", err=True)
+        terminal.say(f"note: {notice}", err=True)
     if dry_run:
         dry.show(chosen, as_json=as_json)
         return
@@ -230,11 +229,16 @@ def _checked_url(url: str) -> str:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         good = False
-    if not good or any(letter.isspace() for letter in url):
+    if not good or not _is_plain(url):
         raise UsageError("--url: allowed is a base URL such as https://host/v1 or http://127.0.0.1:8080/v1")
     if parts.username or parts.password:
         raise UsageError("--url must not contain a user or password; give the key by --api-key-env")
     return url
+
+
+def _is_plain(url: str) -> bool:
+    """No blanks and nothing that cannot be seen: urlsplit would pass over some of it."""
+    return url.isprintable() and not any(letter.isspace() for letter in url)
 
 
 def _checked_proxy(proxy: str | None) -> str | None:
@@ -245,7 +249,7 @@ def _checked_proxy(proxy: str | None) -> str | None:
         good = parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
     except ValueError:
         good = False
-    if not good or parts.username is not None or parts.path not in ("", "/"):
+    if not good or parts.username is not None or parts.path not in ("", "/") or not _is_plain(proxy):
         raise UsageError("--proxy: allowed is http://host:port of an HTTP proxy that takes CONNECT, without a password")
     return proxy
 
@@ -262,10 +266,10 @@ def _api_key(variable: str | None) -> Secret | None:
 def _readable(path: Path | None) -> str | None:
     if path is None:
         return None
-    try:
-        path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"--ca-file {path}: {error.strerror}") from error
+    if not path.is_file():
+        raise UsageError(f"--ca-file {path}: no such file")
+    if not is_pem(path):
+        raise UsageError(f"--ca-file {path}: it cannot be read, or holds no certificate: a PEM file is needed")
     return str(path)
 
 
@@ -300,9 +304,8 @@ def _print_json(attempt: Attempt, series: Series) -> None:
     report = wire.report(attempt, series)
     if attempt.failure is not None:
         report["advice"] = ADVICE[attempt.failure.kind]
-    sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    terminal.say_json(report)
 
 
 def _print_waterfall(attempt: Attempt, series: Series) -> None:
-    Console(highlight=False, soft_wrap=False).print(waterfall(attempt, series))
+    Screen(highlight=False, soft_wrap=False).print(waterfall(attempt, series))

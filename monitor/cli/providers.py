@@ -14,10 +14,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from monitor.cli import terminal
+from monitor.cli.screen import Screen
 from monitor.providers import PROVIDERS
 
 
@@ -26,7 +27,7 @@ def providers(
 ) -> None:
     """List the providers that a configuration can name, their dialects, and what is proven how."""
     if as_json:
-        typer.echo(json.dumps(rows(), indent=2))
+        terminal.say(json.dumps(rows(), indent=2))
         return
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("provider", "dialect", "proven by", "base URL"):
@@ -34,8 +35,8 @@ def providers(
     for row in rows():
         evidence = f"{row['evidence']} ({row['proof']})"
         shown.add_row(*(Text(cell) for cell in (row["provider"], row["dialect"], evidence, row["url"])))
-    Console().print(shown)
-    typer.echo("In a target: `provider: NAME`, with `url_values` for the {names}; whatever the file says itself wins.")
+    Screen().print(shown)
+    terminal.say("In a target: `provider: NAME`, with `url_values` for the {names}; what the file itself says wins.")
 
 
 def rows() -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from monitor.cli import terminal
 from monitor.model import MonitorError
 from monitor.rules import Links, Thresholds, rule_file
 from monitor.rules.groups import HEAD, to_yaml
@@ -49,10 +50,11 @@ def rules(
     """
     thresholds = Thresholds().with_set(changes or ())
     if form is Form.TABLE:
-        typer.echo(table(thresholds))
+        terminal.say(table(thresholds))
         return
     tree = rule_file(thresholds, Links(grafana=_address(grafana_url), runbook=runbook_url))
-    typer.echo(json.dumps(tree, indent=2, ensure_ascii=False) if form is Form.JSON else HEAD + to_yaml(tree), nl=False)
+    text = json.dumps(tree, indent=2, ensure_ascii=False) if form is Form.JSON else HEAD + to_yaml(tree)
+    terminal.say(text, nl=False)
 
 
 def table(thresholds: Thresholds) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-import typer
-
+from monitor.cli import terminal
 from monitor.config.reference import json_schema
 
 
 def schema() -> None:
     """Print the JSON Schema of the configuration file; editors complete and check with it."""
-    typer.echo(json.dumps(json_schema(), indent=2))
+    terminal.say(json.dumps(json_schema(), indent=2))

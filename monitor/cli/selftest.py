@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from monitor.agent.arrivals import WatchedLoop
 from monitor.agent.probe import Prober
+from monitor.cli import terminal
 from monitor.cli.accuracy import Comparison, Summary, compare_all, measure, summarise
+from monitor.cli.screen import Screen
 from monitor.cli.waterfall import duration
 from monitor.clock import Clock
 from monitor.extras import how_to_install
@@ -72,7 +73,7 @@ def selftest(
         left_out.append(secure.name)
     findings = _run(cases, streams, quiet=as_json)
     if as_json:
-        typer.echo(json.dumps(report(findings, left_out)))
+        terminal.say(json.dumps(report(findings, left_out)))
     else:
         _show(findings, left_out)
     raise typer.Exit(0 if good(findings) else 1)
@@ -94,7 +95,7 @@ def _run(cases: list[Case], streams: int, *, quiet: bool) -> list[Finding]:
     with tempfile.TemporaryDirectory() as directory:
         with (
             SimulatorProcess(_scenario(cases), send_log=Path(directory) / "sent.jsonl") as sim,
-            Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress,
+            Progress(console=Screen(stderr=True, quiet=quiet), transient=True) as progress,
         ):
             task = progress.add_task("measuring", total=len(cases) * streams)
             for case in cases:
@@ -170,7 +171,7 @@ def _show(findings: list[Finding], left_out: list[str]) -> None:
         figures = [duration(s.ttft_p50), duration(s.sure_p99), duration(s.gaps_worst)]
         doubted = f"{s.ttft_doubted_share:.0%}" if finding.kernel_clock else "not told"
         table.add_row(finding.case.name, str(s.streams), *figures, doubted)
-    console = Console(highlight=False)
+    console = Screen(highlight=False)
     console.print(table)
     for name in left_out:
         console.print(Text(f"{name}: left out, as cryptography is not installed; {how_to_install('simulator')}"))

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from monitor.cli import terminal
+from monitor.cli.screen import Screen
 from monitor.simulator.behaviour import FIELDS, Behaviour
 from monitor.simulator.scenario import Change, Scenario
 from monitor.simulator.scenario_file import read_scenario
@@ -44,14 +45,14 @@ async def _run(asked: Scenario, send_log: Path | None, as_json: bool) -> None:
     with told_to_end() as ending:
         async with wanted as simulator:
             if as_json:
-                typer.echo(json.dumps(simulator.description()))
+                terminal.say(json.dumps(simulator.description()))
             else:
                 _show(simulator)
             await serve_until(ending, simulator)
 
 
 def _show(simulator: Simulator) -> None:
-    console = Console()
+    console = Screen()
     console.print(_models(simulator))
     console.print(_places(simulator))
     for change in simulator.scenario.timeline:

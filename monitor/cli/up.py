@@ -9,7 +9,7 @@ import structlog
 import typer
 
 from monitor import config as configuration
-from monitor.cli import env_proxy, logs
+from monitor.cli import env_proxy, logs, terminal
 from monitor.cli.leaving import leave
 from monitor.cli.service import Process, run
 from monitor.cli.station import Station
@@ -35,7 +35,7 @@ def up(
     try:
         config = configuration.load(file)
     except InvalidConfig as error:
-        typer.echo("\n".join(map(str, error.mistakes)), err=True)
+        terminal.say("\n".join(map(str, error.mistakes)), err=True)
         raise typer.Exit(2) from None
     scrubber = logs.Scrubber(config.secrets())
     logs.configure(config.log.level, config.log.format, scrubber)

@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from monitor import config as configuration
+from monitor.cli import terminal
+from monitor.cli.screen import Screen
 from monitor.config import Config, InvalidConfig, Mistake, plan
 from monitor.config.kinds import show_duration
 from monitor.config.mistake import listed
@@ -36,10 +37,10 @@ def validate(
         _print_mistakes(error.mistakes, as_json)
         raise typer.Exit(2) from None
     if as_json:
-        typer.echo(json.dumps(report(checked), indent=2))
+        terminal.say(json.dumps(report(checked), indent=2))
         return
     for warning in checked.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        terminal.say(f"warning: {warning}", err=True)
     _print_plan(checked)
 
 
@@ -72,15 +73,15 @@ def _series_report(series: Series) -> dict[str, object]:
 
 def _print_mistakes(mistakes: tuple[Mistake, ...], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"valid": False, "mistakes": [asdict(mistake) for mistake in mistakes]}, indent=2))
+        terminal.say(json.dumps({"valid": False, "mistakes": [asdict(mistake) for mistake in mistakes]}, indent=2))
         return
     for mistake in mistakes:
-        typer.echo(str(mistake), err=True)
-    typer.echo(f"{len(mistakes)} {'mistake' if len(mistakes) == 1 else 'mistakes'}", err=True)
+        terminal.say(str(mistake), err=True)
+    terminal.say(f"{len(mistakes)} {'mistake' if len(mistakes) == 1 else 'mistakes'}", err=True)
 
 
 def _print_plan(config: Config) -> None:
-    console = Console()
+    console = Screen()
     console.print(_series_table(config))
     console.print(_use_table(config))
     for line in _budget_lines(config):

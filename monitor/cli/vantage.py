@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from monitor.cli import terminal
 from monitor.cli.database import open_database
 from monitor.config import kinds
 from monitor.config.mistake import did_you_mean
@@ -82,9 +83,9 @@ def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> No
 
         ended = storage.ask(fleet.revoke, _name(name), now)
     if as_json:
-        typer.echo(json.dumps({"vantage": name, "revoked": ended}))
+        terminal.say(json.dumps({"vantage": name, "revoked": ended}))
     else:
-        typer.echo(f"{name}: {'no token was good' if not ended else 'its token is revoked'}")
+        terminal.say(f"{name}: {'no token was good' if not ended else 'its token is revoked'}")
 
 
 @vantage.command("list")
@@ -96,7 +97,7 @@ def list_all(config: ConfigFile = None, as_json: Annotated[bool, typer.Option("-
         found = storage.ask(fleet.enrolled, now)
     if as_json:
         for one in found:
-            typer.echo(json.dumps(_told(one)))
+            terminal.say(json.dumps(_told(one)))
     else:
         _print(found, now)
 
@@ -187,16 +188,16 @@ def _hand_over(token: str, name: str, file: int | None, as_json: bool, place: Pl
         told = {"vantage": name, "token": shown}
         if place is not None:
             told |= {key: getattr(place, key) for key in ("city", "country", "latitude", "longitude")}
-        typer.echo(json.dumps(told))
+        terminal.say(json.dumps(told))
         return
     if place is not None and place.latitude is not None:
         where = ", ".join(filter(None, (place.city, place.country))) or "at"
-        typer.echo(f"{name}: {where} ({place.latitude:.4f}, {place.longitude:.4f})")
+        terminal.say(f"{name}: {where} ({place.latitude:.4f}, {place.longitude:.4f})")
     if shown is None:
-        typer.echo(f"{name}: its token is written; it cannot be had again")
+        terminal.say(f"{name}: its token is written; it cannot be had again")
         return
-    typer.echo(shown)
-    typer.echo(
+    terminal.say(shown)
+    terminal.say(
         "This is shown once. On that machine put it into /etc/firsttoken/token (mode 0640, group firsttoken), then:\n"
         "  firsttoken agent --file /etc/firsttoken/agent.yaml",
         err=True,
@@ -226,12 +227,13 @@ def _told(one: Enrolled) -> dict[str, object]:
 
 def _print(found: Sequence[Enrolled], now: datetime) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from monitor.cli.screen import Screen
+
     if not found:
-        typer.echo("nobody has a token yet: `firsttoken vantage add NAME --city CITY --country XX` makes one")
+        terminal.say("nobody has a token yet: `firsttoken vantage add NAME --city CITY --country XX` makes one")
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("vantage", "where", "token", "last heard of", "version", "waiting", "clock"):
@@ -249,4 +251,4 @@ def _print(found: Sequence[Enrolled], now: datetime) -> None:
             str(beat.spool_attempts) if beat else "-",
             "-" if offset is None else f"{offset:+.3f} s",
         )
-    Console().print(table)
+    Screen().print(table)

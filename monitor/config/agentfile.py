@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from monitor.config import kinds
 from monitor.config.document import Mapping
+from monitor.config.files import is_pem
 from monitor.config.handout import BoundSecret, Trusted, origin
 from monitor.config.kinds import Kind
 from monitor.config.loading import content, document, state_directory
@@ -163,6 +164,8 @@ def _existing(notes: Notes, entry: Entry[AgentKeys], name: str, file: str | None
     path = notes.path(file)
     if not path.is_file():
         notes.wrong(entry.at(name), f"{_ROOT}.{name}", "a path that is no file", "a PEM file")
+    elif not is_pem(path):
+        notes.wrong(entry.at(name), f"{_ROOT}.{name}", "a file that holds no certificate", "a PEM file")
     return str(path)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from monitor.config import checks, kinds, presets, shape
 from monitor.config.document import MAX_BYTES, Document, Mapping, Node, Scalar, Unreadable, parse
+from monitor.config.files import is_pem, read_bounded
 from monitor.config.mistake import InvalidConfig, Mistake, did_you_mean, in_file_order, listed, quoted
 from monitor.config.notes import MAX_MISTAKES, Bad, Enough, Notes, Party
 from monitor.config.reading import Entry, Reader, describe
@@ -70,8 +71,7 @@ def load(
 def content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a configuration file, no more than may be read. Raises InvalidConfig."""
     try:
-        with Path(path).open("rb") as handle:
-            return handle.read(MAX_BYTES + 1)
+        return read_bounded(path, MAX_BYTES + 1)
     except OSError as error:
         found = f"a file that cannot be read ({(error.strerror or 'error').lower()})"
         raise InvalidConfig(
@@ -254,6 +254,9 @@ class _Loading:
                 )
             except Bad:
                 return None
+        elif not is_pem(file):
+            found = f"{quoted(entry.value.ca_file)}, which holds no certificate"
+            self.notes.wrong(entry.at("ca_file"), f"{entry.path}.ca_file", found, "a PEM file")
         return str(file)
 
     def storage(self, entry: Entry[StorageKeys]) -> Storage:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from monitor.config.document import Flaw
+from monitor.config.files import read_bounded
 from monitor.config.kinds import Kind, allowed_by
 from monitor.config.mistake import Mistake, did_you_mean, quoted
 from monitor.model import Secret
@@ -145,8 +146,7 @@ class Notes:
         if self.party is not Party.ONE and path.startswith("targets."):
             raise self.refuse(line, path, "a file of a secret", "${NAME}: files stand in the agent's own list")
         try:
-            with self.path(name).open("rb") as handle:
-                data = handle.read(MAX_SECRET_FILE + 1)
+            data = read_bounded(self.path(name), MAX_SECRET_FILE + 1)
         except OSError as error:
             found = f"{quoted(name)}, which cannot be read ({(error.strerror or 'error').lower()})"
             self.missing(line, path, found, "a file that this user can read", secret=True)

@@ -200,6 +200,12 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "port of letters": (["probe", "--url", "http://h:x/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "bad brackets": (["probe", "--url", "http://[h/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "a blank": (["probe", "--url", "http://h h/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "a control character": (["probe", "--url", "http://h/v1\x01", "--dialect", "anthropic", "--model", "m"], "'\\x01'"),
+    "a line break": (["probe", "--url", "http://h/v\n1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "a carriage return": (["probe", "--url", "http://h/v1\r", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "an invisible letter": (["probe", "--url", "http://h/v\u200b1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "an escape in a model": (["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "\x1b[31m"], "x1b"),
+    "an escape in a command": (["\x1b[31mnonsense"], "argument 1 holds a control character"),
     "a password": (["probe", "--url", f"http://u:{KEY[:10]}@h/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "no such variable": (
         ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--api-key-env", "NOWHERE_SET"],
@@ -208,6 +214,18 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "no such CA file": (
         ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--ca-file", "/nowhere/ca.pem"],
         "/nowhere/ca.pem",
+    ),
+    "no PEM": (
+        ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--ca-file", __file__],
+        "holds no certificate",
+    ),
+    "a device for a CA file": (
+        ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--ca-file", "/dev/zero"],
+        "no such file",
+    ),
+    "a break in a proxy": (
+        ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--proxy", "http://h:1\n"],
+        "--proxy",
     ),
     "no proxy": (
         ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--proxy", "nonsense"],

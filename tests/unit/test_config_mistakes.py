@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from monitor.config import ConfigError, InvalidConfig, load, loads
+from monitor.config.files import read_bounded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "config"
 BAD_FILES = sorted(path.stem for path in GOLDEN.glob("*.yaml"))
@@ -51,6 +55,39 @@ def test_missing_file(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.yaml", {})
     with pytest.raises(ConfigError, match="is a directory"):
         load(tmp_path, {})
+
+
+def test_a_pipe_is_read_and_waited_for_only_so_long(tmp_path: Path) -> None:
+    """What a pipe gives late is read whole; one that gives nothing is a file that cannot be read, in bounded time."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(TimeoutError, match="nothing comes"):
+        read_bounded(pipe, 100, patience_seconds=0.05)
+    with pytest.raises(ConfigError, match=r"pipe: found a file that cannot be read \(nothing comes from it\)"):
+        load(pipe, {})
+
+    def write() -> None:
+        with pipe.open("wb") as writer:
+            for _ in range(5):
+                writer.write(b"12345" * 5_000)  # more than the pipe holds
+                writer.flush()
+                time.sleep(0.02)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # the writer waits for a reader
+    assert read_bounded(pipe, 1_000_000, patience_seconds=30) == b"12345" * 25_000
+    os.close(held)
+    writing.join()
+
+
+def test_a_secret_from_a_pipe_that_gives_nothing_is_missing(tmp_path: Path) -> None:
+    """No file that a configuration names can stop its reading."""
+    os.mkfifo(tmp_path / "key")
+    content = (GOLDEN / "target_ca_file.yaml").read_text().replace("ca_file: no-such.pem", "")
+    (tmp_path / "c.yaml").write_text(content.replace("api_key: ${OPENAI_API_KEY}", "api_key_file: key"))
+    with pytest.raises(ConfigError, match=r'"key", which cannot be read \(nothing comes from it\)'):
+        load(tmp_path / "c.yaml", {})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import yaml
 
@@ -222,7 +223,7 @@ def test_the_environment_and_files_are_out_of_reach(tmp_path: Path, monkeypatch:
 def test_a_ca_of_the_hubs_choice_is_refused(tmp_path: Path) -> None:
     """Only a CA file that the agent's own list names is trusted."""
     pem = tmp_path / "ca.pem"
-    pem.write_text("x")
+    pem.write_bytes(Path(certifi.where()).read_bytes())
     assert "ca_file" in mistakes(evil(ca_file=str(pem)))[0]
     allowed = Trusted(secrets=OPENAI.secrets, ca_files=(str(pem),))
     assert accept(json.dumps(evil(ca_file=str(pem))).encode(), "lagos", allowed).targets["t"].ca_file == str(pem)
