@@ -12,6 +12,8 @@ SILENT = (
     f"/ min by (vantage) (firsttoken_interval_seconds{{{CHOSEN}}})"
 )
 
+OF_AGENTS = 'vantage=~"$vantage"'
+
 
 def hourly(metric: str, by: str) -> str:
     """Events an hour, by a label."""
@@ -61,14 +63,26 @@ dashboard = Board(
             Stat(
                 title="Waiting in spools",
                 description="Attempts not delivered yet. Yellow from 1,000, red from 10,000.",
-                targets=[prom("sum(firsttoken_spool_attempts)", instant=True)],
+                targets=[
+                    prom(
+                        "sum(firsttoken_spool_attempts) + "
+                        f"(sum(firsttoken_agent_spool_attempts{{{OF_AGENTS}}}) or vector(0))",
+                        instant=True,
+                    )
+                ],
                 thresholds=steps((1000, YELLOW), (10000, RED)),
                 high=4,
             ),
             Stat(
                 title="Oldest unsent",
                 description="Yellow from 2 minutes, red from 10.",
-                targets=[prom("max(firsttoken_spool_oldest_age_seconds)", instant=True)],
+                targets=[
+                    prom(
+                        "max(firsttoken_spool_oldest_age_seconds or "
+                        f"firsttoken_agent_oldest_unsent_seconds{{{OF_AGENTS}}})",
+                        instant=True,
+                    )
+                ],
                 unit="s",
                 decimals=0,
                 thresholds=steps((120, YELLOW), (600, RED)),
@@ -91,9 +105,13 @@ dashboard = Board(
                 minimum=0,
             ),
             TimeSeries(
-                title="Coverage by vantage: measured share of the planned slots, last hour",
+                title="Coverage by vantage: measured share of the slots owed",
+                description="Of the last whole hour, agents that were off included; before there is one, of what this "
+                "process planned.",
                 targets=[
                     prom(
+                        f"sum by (vantage) (firsttoken_coverage_measured_slots{{{OF_AGENTS}}}) / "
+                        f"(sum by (vantage) (firsttoken_coverage_owed_slots{{{OF_AGENTS}}}) > 0) or "
                         f"sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) / "
                         f"(sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) "
                         f"+ sum by (vantage) (increase(firsttoken_missed_slots_total{{{CHOSEN}}}[1h])))",
@@ -154,8 +172,29 @@ dashboard = Board(
         [
             TimeSeries(
                 title="Spool: attempts that wait",
-                targets=[prom("firsttoken_spool_attempts", "{{instance}}")],
+                targets=[
+                    prom(f"sum by (vantage) (firsttoken_agent_spool_attempts{{{OF_AGENTS}}}) > -1", "{{vantage}}"),
+                    prom("firsttoken_spool_attempts", "{{instance}}", ref="B"),
+                ],
                 minimum=0,
+            ),
+            TimeSeries(
+                title="Unsent age and clock offset, by agent",
+                description="How long the oldest attempt has waited there; how far its clock is from the hub's.",
+                targets=[
+                    prom(
+                        f"max by (vantage) (firsttoken_agent_oldest_unsent_seconds{{{OF_AGENTS}}}) or "
+                        "label_replace(max(firsttoken_spool_oldest_age_seconds), 'vantage', 'this process', '', '')",
+                        "unsent {{vantage}}",
+                    ),
+                    prom(
+                        f"max by (vantage) (firsttoken_agent_clock_offset_seconds{{{OF_AGENTS}}})",
+                        "clock {{vantage}}",
+                        ref="B",
+                    ),
+                ],
+                unit="s",
+                no_value="no agents",
             ),
             TimeSeries(
                 title="Delivery an hour: acknowledged, failed, lost, refused, late",
@@ -201,8 +240,8 @@ dashboard = Board(
                 no_value="no caps",
             ),
             Table(
-                title="Processes and versions",
-                targets=[prom("firsttoken_build_info", instant=True, form="table")],
+                title="Processes, agents and versions",
+                targets=[prom(f"firsttoken_agent_info{{{OF_AGENTS}}} or firsttoken_build_info", instant=True, form="table")],
                 transformations=NO_TIME,
                 thresholds=steps(base=GREY),
             ),

@@ -17,6 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from monitor.cli import demo_plan
+from monitor.clock import Clock
+from monitor.hub.app import create_app
+from monitor.hub.server import WebServer
+from monitor.metrics import Metrics
+from monitor.metrics.fleet import AgentState, FleetMetrics
 from monitor.simulator.process import SimulatorProcess
 from monitor.store import engine, rollups
 from tests.integration.grafana_asks import Asking, Query, boards
@@ -144,7 +150,7 @@ def measured(postgres_server: str, run_folder: Path, tmp_path_factory: pytest.Te
         product = Up(folder, plan(simulator.description, url), **{demo_plan.KEY_VARIABLE: "unused"})
         with product:
             address = urllib.parse.urlsplit(product.page).netloc
-            with _Prometheus(folder, address) as prometheus:
+            with a_hub() as hub, _Prometheus(folder, address, hub) as prometheus:
                 store = engine.open_engine(url)
                 time.sleep(MEASURED_SECONDS)
                 until(lambda: _judged(store), "a cold and a warm verdict", 90)
@@ -162,15 +168,45 @@ def _judged(store: Engine) -> bool:
     return {"cold", "warm"} <= kinds
 
 
-class _Prometheus:
-    """A real Prometheus that scrapes one address each second and judges `RULES`."""
+@contextmanager
+def a_hub() -> Iterator[str]:
+    """The address of a hub's metrics about two agents, made by the hub's own classes."""
+    metrics = Metrics(Clock())
+    now = datetime.now(UTC)
+    agents = [
+        AgentState(
+            vantage=name,
+            country=country,
+            version="0.1.0",
+            config_digest="0123456789abcdef",
+            up_to_date=True,
+            heard_at=now,
+            spool_attempts=3,
+            spool_bytes=4_096,
+            spool_limit_bytes=256_000_000,
+            oldest_unsent_at=now - timedelta(seconds=5),
+            spool_lost=0,
+            clock_offset_seconds=0.02,
+            starved=0.0,
+        )
+        for name, country in (("lagos", "NG"), ("london", "GB"))
+    ]
+    FleetMetrics(metrics.registry).set_agents(agents, now)
+    metrics.set_coverage([(("lagos", "steady"), 60, 58, {"overlap": 2}), (("london", "steady"), 60, 60, {})])
+    app = create_app(metrics, None, dict, series=list)  # type: ignore[arg-type]  # nobody asks for pages
+    with WebServer(app, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.port}"
 
-    def __init__(self, folder: Path, target: str) -> None:
+
+class _Prometheus:
+    """A real Prometheus that scrapes addresses each second and judges `RULES`."""
+
+    def __init__(self, folder: Path, *targets: str) -> None:
         self.folder = folder / "prometheus"
         self.folder.mkdir()
         rules, config = self.folder / "rules.yml", self.folder / "prometheus.yml"
         rules.write_text(json.dumps(RULES))
-        scrape = {"job_name": "firsttoken", "static_configs": [{"targets": [target]}]}
+        scrape = {"job_name": "firsttoken", "static_configs": [{"targets": list(targets)}]}
         settings = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         config.write_text(json.dumps({"global": settings, "rule_files": [str(rules)], "scrape_configs": [scrape]}))
         with socket.socket() as free:

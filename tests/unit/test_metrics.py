@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from monitor.clock import ManualClock
 from monitor.metrics import SERIES_BUDGET, SERIES_LABELS, Metrics, tokens_per_second
+from monitor.metrics.fleet import FleetMetrics
 from monitor.model import (
     Attempt,
     DialectName,
@@ -459,6 +460,39 @@ def reference() -> str:
             name = family.name + ("_total" if family.type == "counter" else "")
             rows.append(f"| `{name}` | {family.type} | {_labels(made, family.name)} | {family.documentation} |")
     return "\n".join(rows)
+
+
+def fleet_reference() -> str:
+    """The second table: what a hub's registry has more."""
+    made = Metrics(ManualClock(AT))
+    plain = {family.name for family in made.registry.collect()}
+    FleetMetrics(made.registry)
+    rows = ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for family in made.registry.collect():
+        if family.name not in plain:
+            name = family.name + ("_total" if family.type == "counter" else "")
+            rows.append(f"| `{name}` | {family.type} | {FLEET_LABELS.get(family.name, '–')} | {family.documentation} |")
+    return "\n".join(rows)
+
+
+FLEET_LABELS = {
+    "firsttoken_ingest_batches": "`result`: stored, refused, failed",
+    "firsttoken_ingest_attempts": "`vantage`, `result`: new, duplicate, conflict, rejected, deferred",
+    "firsttoken_agent_info": "`vantage`, `country`, `version`, `config_digest`",
+    **{
+        f"firsttoken_agent_{name}": "`vantage`, `country`"
+        for name in (
+            "last_seen_timestamp_seconds", "up_to_date", "spool_attempts", "spool_size_bytes", "spool_limit_bytes",
+            "oldest_unsent_seconds", "spool_lost_attempts", "clock_offset_seconds", "starved",
+        )
+    },
+}  # fmt: skip
+
+
+def test_the_reference_lists_every_metric_of_a_hub() -> None:
+    """docs/metrics.md holds the table of a hub's own metrics, word for word."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+    assert fleet_reference() in page.read_text(encoding="utf-8"), f"put this into docs/metrics.md:\n{fleet_reference()}"
 
 
 def _labels(made: Metrics, name: str) -> str:
