@@ -241,7 +241,9 @@ dashboard = Board(
             ),
             Table(
                 title="Processes, agents and versions",
-                targets=[prom(f"firsttoken_agent_info{{{OF_AGENTS}}} or firsttoken_build_info", instant=True, form="table")],
+                targets=[
+                    prom(f"firsttoken_agent_info{{{OF_AGENTS}}} or firsttoken_build_info", instant=True, form="table")
+                ],
                 transformations=NO_TIME,
                 thresholds=steps(base=GREY),
             ),

@@ -140,7 +140,7 @@ def test_every_dashboard_has_the_six_variables_and_links_that_keep_them(name: st
 @pytest.mark.parametrize("name", BOARDS)
 def test_every_panel_obeys_the_variables(name: str) -> None:
     """A choice of a vantage or target changes every panel that is not about our own processes."""
-    own = re.compile(r"firsttoken_(store|spool|config|build|loop|scheduler|delivered|uplink|rejected|budget)_?")
+    own = re.compile(r"firsttoken_(agent|store|spool|config|build|loop|scheduler|delivered|uplink|rejected|budget)_?")
     for panel in panels(name):
         for target in panel.get("targets", []):
             asked = target.get("expr") or target["rawSql"]
