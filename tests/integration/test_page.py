@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import USUAL_RULE, Judgement
+from monitor.detect.line import Line, LineState
 from monitor.hub.app import create_app
 from monitor.hub.live import LiveView
 from monitor.hub.server import CONNECTIONS, ListenError, WebServer
@@ -108,6 +109,7 @@ class Product:
         self.engine = engine
         self.configured = configured
         self.trouble: dict[str, str | None] = {"store": None, "scheduler": None}
+        self.lines: dict[str, Line] = {}
         self.metrics = Metrics()
         self.server = self.serve(port=0)
 
@@ -119,6 +121,7 @@ class Product:
             series=lambda: self.configured,
             next_slot=lambda _: self.due,
             advice={"overloaded": "Wait, or ask another provider."},
+            lines=lambda: self.lines,
         )
         server = WebServer(app, port=port)
         server.start()
@@ -396,6 +399,24 @@ def test_the_page_says_what_is_wrong_where_and_since_when(product: Product, brow
     assert browser.complaints == []
     browser.screenshot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_the_line_of_each_place_stands_beside_its_name(product: Product, browse: Any, tmp_path: Path) -> None:
+    """A dead line in Lagos is said where Lagos stands, with since when and why; a good one in two words."""
+    since = product.ago(600)
+    product.lines = {
+        "here": Line(state=LineState.UP, voters=5),
+        "lagos": Line(state=LineState.DOWN, voters=5, failing=("a", "b", "c", "d"), since=since),
+    }
+    measured(product)
+    browser = browse()
+    browser.open(product.server.url)
+    browser.wait_for("document.querySelectorAll('thead .line').length === 2")
+    here, lagos = browser.evaluate("[...document.querySelectorAll('thead .line')].map((one) => one.innerText)")
+    assert here == "line ok"
+    assert re.fullmatch(r"line down since .*\d\d:\d\d:\d\d: 4 of 5 neutral endpoints fail", lagos)
+    assert browser.complaints == []
+    browser.screenshot(tmp_path / "lines.png")
 
 
 def test_a_new_attempt_appears_and_an_open_row_and_the_scroll_position_stay(product: Product, browse: Any) -> None:
