@@ -112,6 +112,7 @@ class Agent:
             self._page = OwnPage(*self._own.metrics, self.metrics.negotiate, self.health)
             self._page.start()
         try:
+            await self._probing.open()
             await self._probing.start()
         except BaseException:
             await self.stop(0.0)

@@ -85,10 +85,14 @@ class Probing:
 
     # ------------------------------------------------------------------------------------------------ life
 
-    async def start(self) -> None:
-        """Open the spool and probe; what was started is stopped by `stop`, also after a failure. Raises SpoolBusy."""
-        config = self.config
+    async def open(self) -> None:
+        """Take the spool; nothing is probed yet. Raises SpoolBusy."""
         self._spool = await asyncio.to_thread(self._open_spool)
+
+    async def start(self) -> None:
+        """Probe, after `open`; what was started is stopped by `drain` and `close`, also after a failure."""
+        config = self.config
+        assert self._spool is not None
         self._book = SlotBook(self._spool, self._clock, self._wake)
         self._prober = Prober(self._clock, max_concurrent=config.limits.max_concurrent)
         await self._prober.start()

@@ -1,12 +1,14 @@
 """One process that plays all parts: it probes, keeps the record, and serves metrics and the live page.
 
-`up` runs a Station on a person's configuration, `demo` on its own. Hides what starts before what: probing starts first,
+`up` runs a Station on a person's configuration, `demo` on its own. Hides what starts before what: first what may be
+another's (spool, address of the page) or missing, so that a start that fails has asked nobody anything; then probing,
 since the libraries of the database and of the page take a second to load, which they do in a thread while probes run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -24,8 +26,10 @@ from monitor.cli.service import DRAIN_SECONDS
 from monitor.clock import Clock
 from monitor.config import Config
 from monitor.detect.line import Line
+from monitor.hub.listening import listen
 from monitor.metrics import Metrics
 from monitor.model import Attempt, Series, StoreUnavailable
+from monitor.store.wheel import wheel_binaries
 from monitor.wire.fleet import Heartbeat
 from monitor.witness import Sighting
 
@@ -72,6 +76,7 @@ class Station:
             on_attempt=on_attempt,
         )
         self._keeping: Keeping | None = None
+        self._listener: socket.socket | None = None
         self._web: WebServer | None = None
         self._started_at = self._clock.now()
         self._beating: asyncio.Task[None] | None = None
@@ -85,6 +90,10 @@ class Station:
         there is no database at all: each a sentence, with everything stopped again.
         """
         try:
+            await self._probing.open()
+            if self.config.database_url is None:
+                wheel_binaries()
+            self._listener = listen(self.config.web.host, self.config.web.port)
             await self._probing.start()
             self.metrics.config_reloaded(True)
             self._keeping = await asyncio.to_thread(self._make_keeping)
@@ -108,6 +117,8 @@ class Station:
         if self._keeping is not None:
             await self._keeping.stop()
         self._web = None
+        if self._listener is not None:
+            self._listener.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -281,6 +292,6 @@ class Station:
             read=storage,
             lines=self._lines,
         )
-        server = WebServer(app, self.config.web.host, self.config.web.port)
+        server = WebServer(app, self.config.web.host, self.config.web.port, self._listener)
         server.start()
         return server

@@ -21,6 +21,7 @@ from monitor.store import coverage, coverage_hours, embedded, migrate, reading, 
 from monitor.store import notes as noted
 from monitor.store.engine import Engine, describe, open_engine
 from monitor.store.live import LiveQueries
+from monitor.store.wheel import wheel_binaries
 from monitor.witness import Sighting
 
 P = ParamSpec("P")
@@ -59,7 +60,7 @@ class Storage:
         self._asked_until: datetime | None = None
         self._started_at = self._clock.now()
         if url is None:
-            embedded.wheel_binaries()
+            wheel_binaries()
         else:
             self._engine = open_engine(url)
 

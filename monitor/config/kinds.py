@@ -258,7 +258,8 @@ def _parse_proxy(value: str) -> str:
 
 def _parse_database_url(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("postgresql", "postgres", "postgresql+psycopg") or len(value) > 2000:
+    known = parts.scheme in ("postgresql", "postgres", "postgresql+psycopg")
+    if not known or not value.startswith(f"{value[: len(parts.scheme)]}://") or len(value) > 2000:
         raise ValueError
     _ = parts.port
     return value

@@ -7,7 +7,6 @@ request to be said, HTTP/1.1 only.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import threading
@@ -18,28 +17,27 @@ from typing import Self
 import uvicorn
 from starlette.types import ASGIApp
 
+from monitor.hub.listening import BACKLOG, ListenError, address_of, listen
 from monitor.hub.patience import BoundedPatience
-from monitor.model import MonitorError
 
 HEADER_BYTES = 16 * 1024
 CONNECTIONS = 64
-BACKLOG = 64
 KEEP_ALIVE_SECONDS = 15
 START_SECONDS = 10.0
 GRACE_SECONDS = 1
 TICK_SECONDS = 1.0
-LAST_PORT = 65535
-
-
-class ListenError(MonitorError):
-    """The web server's address cannot be used; the sentence names it and what to change."""
 
 
 class WebServer:
-    """Serves `app` on host:port (0: any free port) from `start` to `stop`. Also a context manager."""
+    """Serves `app` on host:port (0: any free port) from `start` to `stop`. Also a context manager.
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", port: int = 8765) -> None:
-        self._host, self._port = host, port
+    `listener`: the socket of that address, where it was bound earlier; it is the server's from `start` on.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str = "127.0.0.1", port: int = 8765, listener: socket.socket | None = None
+    ) -> None:
+        self._host, self._port, self._listener = host, port, listener
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -64,7 +62,7 @@ class WebServer:
         """Listen and return once requests are answered. Raises ListenError when the address cannot be had."""
         # uvicorn tells its start and end at INFO, once each, in words that mean nothing to our users
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        listener = listen(self._host, self._port)
+        listener = self._listener or listen(self._host, self._port)
         self._port = listener.getsockname()[1]
         self._thread = threading.Thread(target=self._server.run, args=([listener],), name="web", daemon=True)
         self._thread.start()
@@ -88,13 +86,13 @@ class WebServer:
     @property
     def address(self) -> str:
         """host:port, an IPv6 host in brackets."""
-        return _address(self._host, self._port)
+        return address_of(self._host, self._port)
 
     @property
     def url(self) -> str:
         """Where a browser on this machine finds the page."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 (read, not bound)
-        return f"http://{_address(host, self._port)}/"
+        return f"http://{address_of(host, self._port)}/"
 
     def __enter__(self) -> Self:
         self.start()
@@ -131,30 +129,3 @@ class _Uvicorn(uvicorn.Server):
         self.should_exit = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._leaving.set)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ListenError with a sentence when the address is taken, foreign or forbidden."""
-    if not 0 <= port <= LAST_PORT:  # getaddrinfo would cut it to 16 bits
-        raise ListenError(f"the web page cannot be served on port {port}: web.listen takes 1 ... {LAST_PORT}")
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ListenError(_sentence(host, port, error)) from error
-
-
-def _sentence(host: str, port: int, error: OSError) -> str:
-    where = f"the web page cannot be served on {_address(host, port)}: "
-    if error.errno == errno.EADDRINUSE:
-        free = _address(host, port % LAST_PORT + 1)
-        return where + f"another program listens there; stop it, or set web.listen to a free port (such as {free})"
-    if error.errno == errno.EACCES:
-        return where + "ports below 1024 need root; set web.listen to a higher port"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return where + f"this machine has no such address; set web.listen to 127.0.0.1:{port} or 0.0.0.0:{port}"
-    return where + f"{error}; change web.listen (host:port)"
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

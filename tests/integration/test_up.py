@@ -318,11 +318,16 @@ def test_two_vantages_need_a_choice(tmp_path, database_url):
 
 
 def test_a_taken_port_is_named(tmp_path, database_url):
-    """Exit code 2 and a sentence with the address."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        content = configuration("http://127.0.0.1:9/v1", web={"listen": address})
+    """Exit code 2 and a sentence with the address; nobody was asked anything before that."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as asked:
+        address, at = (f"127.0.0.1:{one.getsockname()[1]}" for one in (taken, asked))
+        often = {"short": {"prompt": "hi", "interval": "100ms", "deadline": "80ms", "connect_timeout": "50ms"}}
+        looked = {"interval": "1s", "timeout": "500ms", "endpoints": {"near": f"tcp://{at}"}}
+        content = configuration(f"http://{at}/v1", probes=often, witness=looked, web={"listen": address})
         refuses(Up(tmp_path, content, DATABASE_URL=database_url), address, "another program listens there")
+        asked.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            asked.accept()
 
 
 def test_a_spool_in_use_is_named(tmp_path, simulator, database_url):
