@@ -156,6 +156,7 @@ class Lease:
         if [one.vantage for one in enrolled] != [one.vantage for one in self._enrolled]:
             self._on_enrolled(enrolled)
         self._enrolled = enrolled
+        self._fleet_metrics.expect(one.vantage.name for one in enrolled if one.tokens)
         if self.held:
             starved = self._storage.ask(fleet.starvation, now - timedelta(hours=1))
             self._fleet_metrics.set_agents([self._state(one, starved) for one in enrolled if one.tokens], now)

@@ -58,8 +58,7 @@ class Metrics:
         self._lock = threading.Lock()  # a series is not forgotten between finding its labels and counting
         self._oldest_unsent: datetime | None = None
         self._lost_before: int | None = None
-        self._shown_up: set[tuple[str, ...]] = set()
-        self._shown_seconds: set[tuple[str, ...]] = set()
+        self._shown: dict[Gauge, set[tuple[str, ...]]] = {}
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -164,29 +163,25 @@ class Metrics:
 
     def set_budget(self, caps: Iterable[tuple[str | None, str, float, float]]) -> None:
         """This process's daily caps: (target, None for all together; unit; limit; remaining)."""
-        families = self._families
+        families, limits, remains = self._families, dict[Any, float](), dict[Any, float]()
+        for target, unit, limit, remaining in caps:
+            labels = ("overall" if target is None else "target", target or "", unit)
+            limits[labels], remains[labels] = limit, remaining
         with self._lock:
-            families.budget_limit.clear()
-            families.budget_remaining.clear()
-            for target, unit, limit, remaining in caps:
-                labels = ("overall" if target is None else "target", target or "", unit)
-                families.budget_limit.labels(*labels).set(limit)
-                families.budget_remaining.labels(*labels).set(remaining)
+            self._show(families.budget_limit, limits)
+            self._show(families.budget_remaining, remains)
 
     def set_coverage(self, hour: Iterable[tuple[tuple[str, str], int, int, Mapping[str, int]]]) -> None:
         """What became of the last whole hour's slots: (vantage, target), owed, measured, missed by cause.
 
         Without any, the gauges go: it is not this process's to say.
         """
-        families = self._families
+        families, told = self._families, list(hour)
         with self._lock:
-            for family in (families.owed, families.measured, families.unmeasured):
-                family.clear()
-            for names, owed, measured, missed in hour:
-                families.owed.labels(*names).set(owed)
-                families.measured.labels(*names).set(measured)
-                for reason, slots in missed.items():
-                    families.unmeasured.labels(*names, reason).set(slots)
+            self._show(families.owed, {names: owed for names, owed, _, _ in told})
+            self._show(families.measured, {names: measured for names, _, measured, _ in told})
+            unmeasured = {(*names, why): slots for names, _, _, missed in told for why, slots in missed.items()}
+            self._show(families.unmeasured, unmeasured)
 
     def set_witness(self, newest: Iterable[Sighting]) -> None:
         """The last look of each vantage point at each endpoint; all others go."""
@@ -194,9 +189,8 @@ class Metrics:
         up = {names: float(one.up) for names, one in looks.items()}
         took = {(*names, str(phase)): seconds for names, one in looks.items() for phase, seconds in one.seconds.items()}
         with self._lock:
-            _replace(self._families.witness_up, self._shown_up, up)
-            _replace(self._families.witness_seconds, self._shown_seconds, took)
-            self._shown_up, self._shown_seconds = set(up), set(took)
+            self._show(self._families.witness_up, up)
+            self._show(self._families.witness_seconds, took)
 
     def count_delivered(self, attempts: int) -> None:
         """So many attempts were acknowledged by the store or the hub."""
@@ -246,6 +240,14 @@ class Metrics:
         """(content type, body) in the best format that an `Accept` header allows, OpenMetrics included."""
         return expose(self.registry, accept)
 
+    def _show(self, family: Gauge, values: Mapping[Any, float]) -> None:
+        """Show these values and no others. What stays is never away: a scrape between would take half for the whole."""
+        for labels in self._shown.get(family, set()) - values.keys():
+            family.remove(*labels)
+        for labels, value in values.items():
+            family.labels(*labels).set(value)
+        self._shown[family] = set(values)
+
     def _oldest_age(self) -> float:
         oldest = self._oldest_unsent
         return 0.0 if oldest is None else max(0.0, (self._clock.now() - oldest).total_seconds())
@@ -254,11 +256,3 @@ class Metrics:
 def key_of(series: Series) -> SeriesKey:
     """(vantage, target, probe): what identifies a series."""
     return (series.vantage.name, series.target.name, series.probe.name)
-
-
-def _replace(family: Gauge, shown: set[tuple[str, ...]], values: Mapping[Any, float]) -> None:
-    """Show these values and no others. What stays is never away: a scrape between would take half for the whole."""
-    for labels in shown - values.keys():
-        family.remove(*labels)
-    for labels, value in values.items():
-        family.labels(*labels).set(value)

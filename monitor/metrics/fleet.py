@@ -7,17 +7,20 @@ about agents is the same for every copy, so only the one that holds the lease sa
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from monitor.model import StoreUnavailable
 
+RESULTS = ("new", "duplicate", "conflict", "rejected", "deferred")
+"""What becomes of a row of an upload."""
+AGENT_LABELS = ("vantage", "country")
 INGEST_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 
 
@@ -60,24 +63,9 @@ class FleetMetrics(Collector):
         self._holder = Gauge(
             "firsttoken_lease_holder", "Whether this copy judges, tends and tells of agents.", registry=registry
         )
-        self._of_agent: list[Gauge] = []
-
-        def gauge(name: str, text: str, *more: str) -> Gauge:
-            made = Gauge(f"firsttoken_agent_{name}", text, ["vantage", "country", *more], registry=registry)
-            self._of_agent.append(made)
-            return made
-
-        self._last_seen = gauge("last_seen_timestamp_seconds", "When the hub last heard of the agent.")
-        self._info = gauge("info", "1; version and configuration of the agent.", "version", "config_digest")
-        self._up_to_date = gauge("up_to_date", "Whether it has the hub's version and newest configuration.")
-        self._depth = gauge("spool_attempts", "Attempts that wait in its spool.")
-        self._size = gauge("spool_size_bytes", "Size of its spool.")
-        self._limit = gauge("spool_limit_bytes", "Most that its spool may take.")
-        self._unsent = gauge("oldest_unsent_seconds", "Age of the oldest attempt that waits there.")
-        self._losses: Mapping[tuple[str, str], int] = {}
+        self._expected: frozenset[str] = frozenset()
+        self._agents: Sequence[Metric] = _of_agents((), None)  # replaced as a whole: a scrape sees all of it or none
         registry.register(self)
-        self._offset = gauge("clock_offset_seconds", "Its clock minus the hub's.")
-        self._starved = gauge("starved", "Share of its attempts of the last hour that lacked a processor.")
 
     @contextmanager
     def ingesting(self) -> Iterator[Batch]:
@@ -94,45 +82,64 @@ class FleetMetrics(Collector):
         finally:
             self._seconds.observe(time.perf_counter() - began)
 
+    def expect(self, vantages: Iterable[str]) -> None:
+        """Count rows of these vantage points from zero on, and say nothing more of others."""
+        expected = frozenset(vantages)
+        for vantage in expected - self._expected:
+            for result in RESULTS:
+                self._attempts.labels(vantage, result)
+        for vantage in self._expected - expected:
+            self._attempts.remove_by_labels({"vantage": vantage})
+        self._expected = expected
+
     def set_holder(self, holds: bool) -> None:
         """Whether this copy holds the lease; without it, it says nothing about agents."""
         self._holder.set(holds)
         if not holds:
-            self._clear()
+            self._agents = _of_agents((), None)
 
     def set_agents(self, agents: Iterable[AgentState], now: datetime) -> None:
-        """Replace what is said about agents."""
-        self._clear()
-        losses: dict[tuple[str, str], int] = {}
-        for agent in agents:
-            labels = (agent.vantage, agent.country)
-            waits = agent.oldest_unsent_at
-            self._last_seen.labels(*labels).set(agent.heard_at.timestamp())
-            self._info.labels(*labels, agent.version, agent.config_digest).set(1)
-            self._up_to_date.labels(*labels).set(agent.up_to_date)
-            self._depth.labels(*labels).set(agent.spool_attempts)
-            self._size.labels(*labels).set(agent.spool_bytes)
-            self._limit.labels(*labels).set(agent.spool_limit_bytes)
-            self._unsent.labels(*labels).set(0.0 if waits is None else max(0.0, (now - waits).total_seconds()))
-            losses[labels] = agent.spool_lost
-            if agent.clock_offset_seconds is not None:
-                self._offset.labels(*labels).set(agent.clock_offset_seconds)
-            if agent.starved is not None:
-                self._starved.labels(*labels).set(agent.starved)
-        self._losses = losses
+        """Replace what is said about agents, at once."""
+        self._agents = _of_agents(agents, now)
 
     def collect(self) -> Iterator[Metric]:
-        """For the registry: a counter that the agents count, not we."""
-        text = "Attempts that the agent's spool has lost, ever."
-        family = CounterMetricFamily("firsttoken_agent_spool_lost_attempts", text, labels=["vantage", "country"])
-        for labels, lost in self._losses.items():
-            family.add_metric(labels, lost)
-        yield family
+        """For the registry: what is said about agents, all of one moment."""
+        yield from self._agents
 
-    def _clear(self) -> None:
-        self._losses = {}
-        for gauge in self._of_agent:
-            gauge.clear()
+
+def _of_agents(agents: Iterable[AgentState], now: datetime | None) -> Sequence[Metric]:
+    """Every family, filled with these agents; nobody changes it afterwards."""
+
+    def gauge(name: str, text: str, *more: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"firsttoken_agent_{name}", text, labels=[*AGENT_LABELS, *more])
+
+    last_seen = gauge("last_seen_timestamp_seconds", "When the hub last heard of the agent.")
+    info = gauge("info", "1; version and configuration of the agent.", "version", "config_digest")
+    up_to_date = gauge("up_to_date", "Whether it has the hub's version and newest configuration.")
+    depth = gauge("spool_attempts", "Attempts that wait in its spool.")
+    size = gauge("spool_size_bytes", "Size of its spool.")
+    limit = gauge("spool_limit_bytes", "Most that its spool may take.")
+    unsent = gauge("oldest_unsent_seconds", "Age of the oldest attempt that waits there.")
+    lost = CounterMetricFamily(  # counted by the agents, not by us
+        "firsttoken_agent_spool_lost_attempts", "Attempts that the agent's spool has lost, ever.", labels=AGENT_LABELS
+    )
+    offset = gauge("clock_offset_seconds", "Its clock minus the hub's.")
+    starved = gauge("starved", "Share of its attempts of the last hour that lacked a processor.")
+    for agent in agents:
+        labels, waits = [agent.vantage, agent.country], agent.oldest_unsent_at
+        last_seen.add_metric(labels, agent.heard_at.timestamp())
+        info.add_metric([*labels, agent.version, agent.config_digest], 1)
+        up_to_date.add_metric(labels, agent.up_to_date)
+        depth.add_metric(labels, agent.spool_attempts)
+        size.add_metric(labels, agent.spool_bytes)
+        limit.add_metric(labels, agent.spool_limit_bytes)
+        unsent.add_metric(labels, max(0.0, (now - waits).total_seconds()) if now and waits else 0.0)
+        lost.add_metric(labels, agent.spool_lost)
+        if agent.clock_offset_seconds is not None:
+            offset.add_metric(labels, agent.clock_offset_seconds)
+        if agent.starved is not None:
+            starved.add_metric(labels, agent.starved)
+    return (last_seen, info, up_to_date, depth, size, limit, unsent, lost, offset, starved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,6 @@ class Batch:
     attempts: Counter
 
     def stored(self, vantage: str, rows: Mapping[str, int]) -> None:
-        """Count its rows, by what became of them: new, duplicate, conflict, rejected, deferred."""
+        """Count its rows, by what became of them: each of `RESULTS`."""
         for result, count in rows.items():
             self.attempts.labels(vantage, result).inc(count)
