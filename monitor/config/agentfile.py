@@ -26,9 +26,16 @@ from monitor.config.types import FrozenDict, Log, Spool
 from monitor.model import Secret
 
 _ROOT = "agent"
-_ORIGIN = Kind(
-    lambda text: origin(kinds.URL.parse(text)), "the origin that may have it, such as https://api.openai.com"
-)
+
+
+def _parse_origin(text: str) -> str:
+    parts = urlsplit(kinds.URL.parse(text))
+    if parts.path or parts.query:
+        raise ValueError  # a path would promise what nobody keeps
+    return origin(text)
+
+
+_ORIGIN = Kind(_parse_origin, "the origin that may have it, without a path, such as https://api.openai.com")
 _VARIABLE = kinds.matching(r"[A-Za-z_][A-Za-z0-9_]{0,100}", "a name such as OPENAI_API_KEY")
 
 

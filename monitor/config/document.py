@@ -7,6 +7,7 @@ number of values after aliases are expanded are bounded.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 import yaml
 
 MAX_BYTES = 1_000_000
+MAX_JSON_BYTES = 4_000_000
+"""A handout repeats what aliases of the file say once."""
 MAX_DEPTH = 24
 MAX_VALUES = 50_000
 
@@ -88,6 +91,63 @@ def parse(data: bytes) -> Document:
         raise Unreadable(_syntax_flaw(error, text)) from None
     except RecursionError:
         raise Unreadable(_too_deep(1)) from None
+
+
+def parse_json(data: bytes) -> Document:
+    """Bytes of one JSON object -> the tree that YAML of the same meaning gives; texts are kept character by character.
+
+    JSON is not quite YAML: pairs of surrogates and some line separators mean other things there.
+    """
+    if len(data) > MAX_JSON_BYTES:
+        raise Unreadable(Flaw(1, "", f"{len(data):,} bytes", f"at most {MAX_JSON_BYTES:,} bytes"))
+    flaws: list[Flaw] = []
+    try:
+        told = json.loads(
+            data, object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+        )
+        root = _from_json(told, "", 0, flaws)
+    except RecursionError:
+        raise Unreadable(_too_deep(1)) from None
+    except ValueError as error:
+        raise Unreadable(Flaw(1, "", f"broken JSON ({type(error).__name__})", "a JSON object in UTF-8")) from None
+    if root.size > MAX_VALUES:
+        raise Unreadable(Flaw(1, "", "too many values", f"at most {MAX_VALUES:,} values"))
+    return Document(root, tuple(flaws))
+
+
+class _Pairs(list[tuple[str, object]]):
+    """An object, with the keys that it has twice."""
+
+
+class _Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+def _from_json(told: object, path: str, depth: int, flaws: list[Flaw]) -> Node:
+    if depth > MAX_DEPTH:
+        raise Unreadable(_too_deep(1))
+    if isinstance(told, _Pairs):
+        entries: dict[str, Node] = {}
+        for key, value in told:
+            inner = f"{path}.{_whole(key)}" if path else _whole(key)
+            if key in entries:
+                flaws.append(Flaw(1, inner, "the key twice", "each key once"))
+            entries[key] = _from_json(value, inner, depth + 1, flaws)
+        return Mapping(entries, dict.fromkeys(entries, 1), 1, 1 + sum(one.size for one in entries.values()))
+    if isinstance(told, list):
+        items = tuple(_from_json(one, f"{path}[{place}]", depth + 1, flaws) for place, one in enumerate(told))
+        return Sequence(items, 1, 1 + sum(one.size for one in items))
+    if isinstance(told, str) and not isinstance(told, _Number):
+        return Scalar(_whole(told), 1)
+    return Scalar(str(told) if isinstance(told, _Number) else json.dumps(told), 1, plain=True)
+
+
+def _whole(text: str) -> str:
+    """The text; half a surrogate pair is no character, and could never be sent."""
+    text.encode()
+    return text
 
 
 def _decode(data: bytes) -> str:

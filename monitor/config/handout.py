@@ -14,23 +14,23 @@ import json
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping as Map
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from monitor.config.document import Document, Mapping, Node, Scalar, Sequence
+from monitor.config.document import Document, Mapping, Node, Scalar, Sequence, parse_json
+from monitor.config.files import is_pem
 from monitor.config.loading import content, document, understood
 from monitor.config.mistake import InvalidConfig, Mistake
 from monitor.config.notes import Notes, Party
 from monitor.config.reading import JSON_NUMBER, JSON_WORDS
+from monitor.config.shape import SHARED
 from monitor.config.types import Config
 from monitor.model import Secret, Target, Vantage
 
 Json = object
 """What `json` takes."""
 
-SHARED = ("limits", "prices", "budget", "witness")
-"""Sections that mean the same everywhere; storage, spool, web and log belong to a process."""
 HANDED_OUT = "the hub's configuration"
 _PORTS = {"http": 80, "https": 443}
 _VERBATIM = (("targets", "body"), ("probes", "checks", "json"))
@@ -122,10 +122,13 @@ def accept(handout: bytes, vantage: str, trusted: Trusted) -> Config:
     """
     own = {name: one.value.reveal() for name, one in trusted.secrets.items()}
     notes = Notes(HANDED_OUT, Path("/"), own, allow_missing_secrets=True, party=Party.AGENT)
-    config = understood(document(handout, notes), notes)
+    try:
+        config = understood(document(handout, notes, parse_json), notes)
+    except InvalidConfig as error:
+        raise InvalidConfig([replace(one, line=None) for one in error.mistakes]) from None
     probed = {one.target.name: one.target for one in config.series(vantage)}
     mistakes = [
-        *(one for one in config.missing_secrets if one.key.split(".")[1] in probed),
+        *(replace(one, line=None) for one in config.missing_secrets if one.key.split(".")[1] in probed),
         *_astray(config.vantages[vantage], probed, notes, trusted),
         *_foreign_files(probed, trusted),
     ]
@@ -156,11 +159,15 @@ def _astray(start: Vantage, probed: Map[str, Target], notes: Notes, trusted: Tru
 
 
 def _foreign_files(probed: Map[str, Target], trusted: Trusted) -> Iterator[Mistake]:
-    """A CA that the hub chose could vouch for anybody: only files that the agent's own list names."""
+    """A CA that the hub chose could vouch for anybody: only files that the agent's own list names are looked at."""
     for one in probed.values():
-        if one.ca_file is not None and one.ca_file not in trusted.ca_files:
-            path = f"targets.{one.name}.ca_file"
+        path = f"targets.{one.name}.ca_file"
+        if one.ca_file is None:
+            continue
+        if one.ca_file not in trusted.ca_files:
             yield Mistake(HANDED_OUT, None, path, "a file that the agent does not list", "a file of its `ca_files`")
+        elif not is_pem(Path(one.ca_file)):
+            yield Mistake(HANDED_OUT, None, path, "a file that holds no certificate any more", "a PEM file")
 
 
 def _entries(root: Mapping, section: str) -> Map[str, Node]:

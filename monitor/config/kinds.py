@@ -28,6 +28,23 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|kB|KB|MB|GB|KiB|MiB|GiB)?")
 _BYTES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
+OUR_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "expect", "accept-encoding"}
+)
+"""What the measurement sets itself."""
+ROUTING_HEADERS = frozenset(
+    {
+        "forwarded",
+        "x-forwarded-host",
+        "x-forwarded-server",
+        "x-host",
+        "x-http-host-override",
+        "x-original-host",
+        "x-original-url",
+        "x-rewrite-url",
+    }
+)
+"""By these some fronts choose whom a request is for, as by `Host`: in a fleet nobody may send a key elsewhere so."""
 _SECRET_QUERY = re.compile(r"key|token|secret|passw|sig|auth|credential", re.IGNORECASE)
 
 
@@ -246,6 +263,8 @@ def _parse_url_part(value: str) -> str:
 def _parse_header_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", value):
         raise ValueError
+    if value.lower() in OUR_HEADERS or value.lower() in ROUTING_HEADERS:
+        raise Refused("a header that says nothing about where a request goes or how it is sent")
     return value.lower()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from collections.abc import Mapping as Map
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -91,10 +92,10 @@ def loads(
     return understood(document(data, notes := Notes(name, directory or Path(), environ, allow_missing_secrets)), notes)
 
 
-def document(data: bytes | str, notes: Notes) -> Document:
-    """The tree of a text. Raises InvalidConfig for what is no YAML."""
+def document(data: bytes | str, notes: Notes, read: Callable[[bytes], Document] = parse) -> Document:
+    """The tree of a text. Raises InvalidConfig for what is no YAML (or whatever `read` reads)."""
     try:
-        return parse(data.encode() if isinstance(data, str) else data)
+        return read(data.encode() if isinstance(data, str) else data)
     except Unreadable as error:
         notes.flaw(error.flaw)
         raise InvalidConfig(notes.mistakes) from None
@@ -161,7 +162,10 @@ class _Loading:
 
     def top(self, root: Mapping) -> None:
         for name, node in root.entries.items():
-            if name in _TOP:
+            if name in _TOP and name not in shape.HANDED_OUT and self.notes.party is Party.AGENT:
+                allowed = listed(shape.HANDED_OUT)
+                self.notes.wrong(root.lines[name], name, "a section that is each machine's own", allowed)
+            elif name in _TOP:
                 self.keys[name], self.lines[name] = node, root.lines[name]
             elif not name.startswith("x-"):  # as in compose files: a place for anchors
                 self.notes.wrong(root.lines[name], name, f"an unknown key{did_you_mean(name, _TOP)}", listed(_TOP))
@@ -245,6 +249,8 @@ class _Loading:
             return None
         if self.notes.party is Party.HUB:  # a file of the agents' machines
             return entry.value.ca_file
+        if self.notes.party is Party.AGENT:  # not looked at before the agent's own list allows it
+            return str(self.notes.path(entry.value.ca_file))
         file = self.notes.path(entry.value.ca_file)
         if not file.is_file():
             path, line = f"{entry.path}.ca_file", entry.at("ca_file")

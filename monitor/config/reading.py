@@ -17,7 +17,7 @@ from monitor.config.answers import MAX_SCHEMA, Unusable, schema_text
 from monitor.config.document import Mapping, Node, Scalar, Sequence
 from monitor.config.kinds import Kind, allowed_by
 from monitor.config.mistake import clipped, did_you_mean, listed, quoted
-from monitor.config.notes import Bad, Notes, has_reference
+from monitor.config.notes import Bad, Notes, Party, has_reference
 from monitor.config.shape import Either, Form, Headers, Json, ListOf, MapOf, Schema, Section
 from monitor.config.types import FrozenDict
 from monitor.model import Secret
@@ -25,9 +25,6 @@ from monitor.model import Secret
 T = TypeVar("T")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_OUR_HEADERS = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "expect", "accept-encoding"}
-)
 _SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|signature", re.IGNORECASE)
 JSON_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?")
 JSON_WORDS: Map[str, object] = {"true": True, "false": False, "null": None, "~": None, "": None}
@@ -172,8 +169,11 @@ class Reader:
     def header_name(self, name: str, before: Map[str, object], path: str, line: int) -> None:
         if not _HEADER_NAME.fullmatch(name):
             raise self.notes.refuse(line, path, f"the header name {quoted(name)}", "letters, digits and -")
-        if name.lower() in _OUR_HEADERS:
+        if name.lower() in kinds.OUR_HEADERS:
             found = "a header that the measurement sets itself"
+            raise self.notes.refuse(line, f"{path}.{name}", found, "other headers")
+        if name.lower() in kinds.ROUTING_HEADERS and self.notes.party is not Party.ONE:
+            found = "a header by which a front may send keys to somebody else"
             raise self.notes.refuse(line, f"{path}.{name}", found, "other headers")
         if name.lower() in (known.lower() for known in before):
             allowed = "each header once, whatever its capitals"

@@ -446,6 +446,10 @@ SECTIONS: Mapping[str, type[Any]] = {
     "log": LogKeys,
 }
 """Top-level mappings of keys to values."""
+SHARED = ("limits", "prices", "budget", "witness")
+"""Sections that mean the same everywhere; storage, spool, web and log belong to a process."""
+HANDED_OUT = (*NAMED, *SHARED)
+"""What a hub may say to an agent."""
 SWITCHED = frozenset({"witness"})
 """Sections that may be the word `off` instead of a mapping."""
 MAX_ENDPOINTS = 20

@@ -89,6 +89,7 @@ def test_little_is_needed(folder: Path) -> None:
             4,
             "such as https://api.openai.com",
         ),
+        (f"{START}secrets:\n  A: {{origin: 'https://a.example/v1', env: T}}\n", 4, "without a path"),
         (f"{START}secrets:\n  A: {{origin: 'https://a.example'}}\n", 3, "neither file"),
         (
             f"{START}secrets:\n  A: {{origin: 'https://a.example', file: token, env: T}}\n",

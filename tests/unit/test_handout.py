@@ -211,6 +211,71 @@ def test_the_host_is_not_the_hubs_to_say(name: str) -> None:
     assert mistakes(evil(headers={name: "evil.example"}))
 
 
+@pytest.mark.parametrize("name", ["x-forwarded-host", "Forwarded", "X-Original-URL"])
+def test_nor_is_what_some_fronts_take_for_the_host(tmp_path: Path, name: str) -> None:
+    """The same by other names; the hub's own file may not have them either, so that agents never meet them."""
+    assert "somebody else" in mistakes(evil(headers={name: "evil.example"}))[0]
+    with pytest.raises(Invalid, match="somebody else"):
+        fleet(tmp_path, FLEET.replace("x-plain: plain", f"{name}: elsewhere.example"))
+
+
+@pytest.mark.parametrize("name", ["Host", "x-forwarded-host", "Transfer-Encoding"])
+def test_the_header_of_a_key_is_no_way_around(name: str) -> None:
+    """A key that the hub itself wrote, in the header `Host`, beside the agent's key in another one."""
+    changes = {"auth_header": name, "api_key": "evil.example", "headers": {"authorization": "Bearer ${OPENAI_API_KEY}"}}
+    assert "targets.t.auth_header" in mistakes(evil(**changes))[0]
+
+
+@pytest.mark.parametrize(
+    ("section", "content"),
+    [
+        ("storage", {"database_url": "postgresql://u:${OPENAI_API_KEY}@evil.example/x"}),
+        ("storage", {"database_url_file": "/etc/hostname"}),
+        ("spool", {"directory": "/tmp/elsewhere"}),
+        ("web", {"listen": "0.0.0.0:80"}),
+        ("log", {"level": "debug"}),
+    ],
+)
+def test_what_is_each_machines_own_is_not_the_hubs_to_say(section: str, content: dict[str, str]) -> None:
+    """Sections of a process, which name files and addresses of it, are refused as such and not looked into."""
+    (said,) = mistakes({**evil(), section: content})
+    assert f"{section}: found a section that is each machine's own" in said
+
+
+def test_a_hub_cannot_ask_which_files_there_are(tmp_path: Path) -> None:
+    """The answer is the same for a file that is there, one that is not, and one that is no certificate."""
+    (tmp_path / "there").write_text("text")
+    said = {name: mistakes(evil(ca_file=str(tmp_path / name))) for name in ("there", "nowhere")}
+    assert said["there"] == said["nowhere"]
+    assert "does not list" in said["there"][0]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "\U0001f600",
+        "a\u2028b\u2029c",
+        "a\u0085b",
+        "a\x7fb",
+        "\ufeffa",
+        "\ta\n b \n",
+        "$${x} $${",
+        "~",
+        "true",
+        "# x: [y]",
+    ],
+)
+def test_every_character_of_a_prompt_arrives(tmp_path: Path, prompt: str) -> None:
+    """Straight from the hub, and from the agent's disk after any other way to write the same JSON."""
+    file = yaml.safe_dump({**yaml.safe_load(FLEET), "probes": {"p": {"prompt": prompt}}})
+    made = fleet(tmp_path, file)
+    told = made.handout("lagos")
+    rewritten = json.dumps(json.loads(told), ensure_ascii=True, indent=1).encode()
+    both = Trusted(secrets={**OPENAI.secrets, "OWN_KEY": BoundSecret(value=Secret(KEY), origin="https://own.example")})
+    for content in (told, rewritten):
+        assert accept(content, "lagos", both).probes["p"].prompt == made.config.probes["p"].prompt
+
+
 def test_the_environment_and_files_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that only the environment has does not exist; no file of the agent's machine can be named as a secret."""
     monkeypatch.setenv("AGENTS_OWN", "environment-secret-value")
@@ -246,7 +311,24 @@ def test_a_missing_key_matters_where_it_is_used(tmp_path: Path) -> None:
     assert "OWN_KEY" in said
 
 
-@pytest.mark.parametrize("junk", [b"", b"[]", b"nonsense", b"\xff", b'{"targets": {}}', b"{" * 1000])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        b"\xff",
+        b'{"targets": {}}',
+        b"{" * 1000,
+        b"[" * 100_000,
+        b'{"a":' * 30 + b"1" + b"}" * 30,
+        b"[" + b"1," * 60_000 + b"1]",
+        b" " * 5_000_000,
+        b'{"targets": {}, "targets": {}}',
+        b'{"targets": "\\ud83d"}',
+        b"vantages: {lagos: {}}",
+    ],
+)
 def test_no_configuration_is_a_mistake_like_any_other(junk: bytes) -> None:
     """Whatever arrives instead of a configuration is refused in words."""
     assert mistakes(junk)
