@@ -1,10 +1,27 @@
-"""Fleet: are our own agents, spools, clocks and budgets in order. Prometheus alone."""
+"""Fleet: are our own agents, spools, clocks and budgets in order. Prometheus alone; the last row looks back, into the
+record.
+"""
 
 from __future__ import annotations
 
 from grafanalib.core import Time
-from panels import GREEN, GREY, RED, YELLOW, Board, Sentence, Stat, Table, TimeSeries, override, states, steps
-from queries import CHOSEN, TAG, UID, links, live_variables, notes, prom
+from panels import (
+    GREEN,
+    GREY,
+    RED,
+    YELLOW,
+    Board,
+    Json,
+    Sentence,
+    StackedBars,
+    Stat,
+    Table,
+    TimeSeries,
+    override,
+    states,
+    steps,
+)
+from queries import CHOSEN, COVERAGE, COVERED, TAG, UID, links, live_variables, notes, prom, sql
 
 NO_TIME = [{"id": "organize", "options": {"excludeByName": {"Time": True, "__name__": True, "Value": True}}}]
 SILENT = (
@@ -13,6 +30,47 @@ SILENT = (
 )
 
 OF_AGENTS = 'vantage=~"$vantage"'
+
+HEARD = (
+    f"time() - (max by (vantage) (firsttoken_agent_last_seen_timestamp_seconds{{{OF_AGENTS}}}) or "
+    f"max by (vantage) (firsttoken_last_attempt_timestamp_seconds{{{CHOSEN}}}))"
+)
+AGENTS = {
+    "heard of": HEARD,
+    "up to date": f"max by (vantage) (firsttoken_agent_up_to_date{{{OF_AGENTS}}})",
+    "unsent for": f"max by (vantage) (firsttoken_agent_oldest_unsent_seconds{{{OF_AGENTS}}})",
+    "spool filled": f"max by (vantage) (firsttoken_agent_spool_size_bytes{{{OF_AGENTS}}} "
+    f"/ firsttoken_agent_spool_limit_bytes{{{OF_AGENTS}}})",
+    "lost, ever": f"max by (vantage) (firsttoken_agent_spool_lost_attempts_total{{{OF_AGENTS}}})",
+    "clock offset": f"max by (vantage) (firsttoken_agent_clock_offset_seconds{{{OF_AGENTS}}})",
+    "starved": f"max by (vantage) (firsttoken_agent_starved{{{OF_AGENTS}}})",
+}
+"""Column -> its query; a column of agents stays empty where one process does all."""
+COVERED_HOURS = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, vantage AS metric,
+  sum(measured)::double precision / nullif(sum(owed), 0) AS value {COVERED} GROUP BY 1, 2 ORDER BY 1, 2"""
+CAUSES = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, replace(cause, '_', ' ') AS metric,
+  sum(n::bigint)::bigint AS value
+FROM (SELECT hour, causes {COVERED}) AS hours CROSS JOIN LATERAL jsonb_each_text(causes) AS c(cause, n)
+GROUP BY 1, 2 ORDER BY 1, 2"""
+
+
+def column(ref: str, name: str) -> Json:
+    """How a column of `AGENTS` shows."""
+    coloured = {"color": {"mode": "thresholds"}}
+    look: Json = {
+        "heard of": {"unit": "s", "thresholds": bounds((120, YELLOW), (600, RED)), **coloured},
+        "up to date": {"mappings": states(_0=("no", YELLOW), _1=("yes", GREEN))},
+        "unsent for": {"unit": "s", "thresholds": bounds((120, YELLOW), (600, RED)), **coloured},
+        "spool filled": {"unit": "percentunit", "thresholds": bounds((0.5, YELLOW), (0.8, RED)), **coloured},
+        "clock offset": {"unit": "s", "decimals": 3},
+        "starved": {"unit": "percentunit", "thresholds": bounds((0.05, YELLOW), (0.2, RED)), **coloured},
+    }.get(name, {"decimals": 0})
+    return override(f"Value #{ref}", displayName=name, **look)
+
+
+def bounds(*at: tuple[float, str]) -> Json:
+    """Thresholds of one column."""
+    return {"mode": "absolute", "steps": steps(*at)}
 
 
 def hourly(metric: str, by: str) -> str:
@@ -108,16 +166,7 @@ dashboard = Board(
                 title="Coverage by vantage: measured share of the slots owed",
                 description="Of the last whole hour, agents that were off included; before there is one, of what this "
                 "process planned.",
-                targets=[
-                    prom(
-                        f"sum by (vantage) (firsttoken_coverage_measured_slots{{{OF_AGENTS}}}) / "
-                        f"(sum by (vantage) (firsttoken_coverage_owed_slots{{{OF_AGENTS}}}) > 0) or "
-                        f"sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) / "
-                        f"(sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h])) "
-                        f"+ sum by (vantage) (increase(firsttoken_missed_slots_total{{{CHOSEN}}}[1h])))",
-                        "{{vantage}}",
-                    )
-                ],
+                targets=[prom(COVERAGE, "{{vantage}}")],
                 unit="percentunit",
                 maximum=1,
                 drill=UID["overview"],
@@ -226,6 +275,23 @@ dashboard = Board(
             ),
         ],
         [
+            Table(
+                title="Agents: when heard of, what waits there, their clocks",
+                description="Yellow and red: not heard of for 2 and 10 minutes, rows that wait as long, a spool half "
+                "and four fifths full, a twentieth and a fifth of attempts short of a processor. Without a hub: the "
+                "last attempt alone.",
+                targets=[
+                    prom(query, ref=ref, instant=True, form="table")
+                    for ref, query in zip("ABCDEFG", AGENTS.values(), strict=True)
+                ],
+                transformations=[
+                    {"id": "merge", "options": {}},
+                    {"id": "organize", "options": {"excludeByName": {"Time": True}}},
+                ],
+                overrides=[column(ref, name) for ref, name in zip("ABCDEFG", AGENTS, strict=True)],
+            )
+        ],
+        [
             TimeSeries(
                 title="Daily caps: share that is left",
                 description="Of each process's part of the caps in `budget`. At 0 probing stops until midnight UTC.",
@@ -273,6 +339,27 @@ dashboard = Board(
                 overrides=[override("Value", displayName="expires in", color={"mode": "thresholds"})],
                 unit="s",
                 thresholds=steps((3 * 86400, YELLOW), (14 * 86400, GREEN), base=RED),
+            ),
+        ],
+        [
+            TimeSeries(
+                title="Coverage by the hour, from the record",
+                description="Ended hours, put right when rows come late: what an agent delivers after an outage "
+                "counts where it was measured.",
+                targets=[sql(COVERED_HOURS, form="time_series")],
+                unit="percentunit",
+                maximum=1,
+                interval="1h",
+                no_value="no hour has ended yet",
+                drill=UID["overview"],
+            ),
+            StackedBars(
+                title="Missed slots by cause, from the record",
+                description="docs/coverage.md says what each means and what to do. A cause appears when it occurs.",
+                targets=[sql(CAUSES, form="time_series")],
+                interval="1h",
+                minimum=0,
+                no_value="nothing was missed, or no hour has ended yet",
             ),
         ],
     ],

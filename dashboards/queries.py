@@ -25,6 +25,17 @@ FILTER = " AND ".join(f"{label} ~ '^(${{{label}:regex}})$'" for label in LABELS)
 HOURS = "hour >= date_trunc('hour', $__timeFrom()::timestamptz) AND hour <= $__timeTo()::timestamptz"
 """The dashboard's time range, its first hour whole: a range of minutes lies inside one hour."""
 
+_OF_HOUR = 'vantage=~"$vantage",target=~"$target"'
+_DONE = f"sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h]))"
+_MISSED = f"sum by (vantage) (increase(firsttoken_missed_slots_total{{{CHOSEN}}}[1h]))"
+COVERAGE = (
+    f"sum by (vantage) (firsttoken_coverage_measured_slots{{{_OF_HOUR}}}) / "
+    f"(sum by (vantage) (firsttoken_coverage_owed_slots{{{_OF_HOUR}}}) > 0) or {_DONE} / ({_DONE} + {_MISSED})"
+)
+"""Coverage by vantage, live: of the last whole hour; before there is one, of what this process planned."""
+COVERED = f"FROM hourly_coverage WHERE {HOURS} AND {FILTER}"
+"""Coverage from the record (SQL): ended hours, put right when rows come late."""
+
 
 # ---------------------------------------------------------------------------------------------------- targets
 

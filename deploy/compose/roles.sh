@@ -8,6 +8,7 @@ psql -v ON_ERROR_STOP=1 --no-password --username "$POSTGRES_USER" --dbname postg
 CREATE ROLE firsttoken_reader NOLOGIN;
 CREATE ROLE firsttoken LOGIN PASSWORD :'firsttoken';
 CREATE ROLE grafana LOGIN PASSWORD :'grafana' IN ROLE firsttoken_reader CONNECTION LIMIT 20;
+ALTER ROLE grafana SET jit = off;
 CREATE DATABASE firsttoken OWNER firsttoken;
 REVOKE ALL ON DATABASE firsttoken FROM PUBLIC;
 GRANT CONNECT ON DATABASE firsttoken TO grafana;

@@ -193,6 +193,7 @@ verdicts = Table(
     Column("connect_seconds", Double),
     Column("tls_seconds", Double),
     Column("token_seconds", Double),
+    Column("ttft_seconds", Double),  # of the attempt, as dashboards show it; null: none, or of an earlier release
     Index("verdicts_judged", "judged_at"),
     Index("verdicts_scheduled", "scheduled_at"),
     info=DISTRIBUTED,

@@ -88,7 +88,10 @@ HISTORY = text(
     ") h WHERE x.scheduled_at BETWEEN :first AND :last"
 )
 
-_FACTS = f"started_at, settled, kind, reasons, idle_before_seconds, penalty_seconds, probe_version, {', '.join(SAMPLE)}"
+_FACTS = (
+    "started_at, settled, kind, reasons, idle_before_seconds, penalty_seconds, probe_version, ttft_seconds, "
+    + ", ".join(SAMPLE)
+)
 _CHANGED = "(v.settled, v.kind, v.reasons, v.idle_before_seconds, v.penalty_seconds)"
 WRITE = text(
     f"INSERT INTO verdicts AS v ({_KEY}, version, judged_at, {_FACTS}) "

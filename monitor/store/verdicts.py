@@ -270,6 +270,7 @@ class _Batch:
             "idle_before_seconds": judged.idle_before,
             "penalty_seconds": verdict.penalty_seconds,
             "probe_version": one.attempt.probe_version,
+            "ttft_seconds": one.attempt.timeline.ttft,
         }
         if one.sample is not None:
             row |= {column: getattr(one.sample, name) for column, name in sql.SAMPLE.items()}

@@ -33,7 +33,7 @@ from monitor.hub.server import WebServer
 from monitor.metrics import Metrics
 from monitor.metrics.fleet import AgentState, FleetMetrics
 from monitor.simulator.process import SimulatorProcess
-from monitor.store import engine, rollups
+from monitor.store import coverage_hours, engine, rollups
 from tests.integration.grafana_asks import Asking, Query, boards
 from tests.integration.running_up import Up, until
 
@@ -155,6 +155,8 @@ def measured(postgres_server: str, run_folder: Path, tmp_path_factory: pytest.Te
                 time.sleep(MEASURED_SECONDS)
                 until(lambda: _judged(store), "a cold and a warm verdict", 90)
                 rollups.refresh(store, datetime.now(UTC) + timedelta(minutes=10))
+                # this hour as the next one sees it: what was measured, and what nobody has delivered
+                coverage_hours.sweep(store, datetime.now(UTC) + timedelta(hours=1), timedelta(hours=2))
                 yield Measured(prometheus.address, store)
                 store.dispose()
     with admin.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -308,3 +308,25 @@ def test_the_latest_of_each_series(hub: Hub) -> None:
     found = verdicts.latest(hub.engine, 2, NOON - timedelta(days=3))
     assert len(found) == 2 * len(ALL)
     assert {one.key[1] for one in found} == {NOON, NOON - timedelta(seconds=60)}
+
+
+def test_dashboards_read_times_with_verdicts(hub: Hub) -> None:
+    """The view gives each attempt's TTFT: as the verdict keeps it, or as the attempt has it where an earlier release
+    kept none; what got no first token has none.
+    """
+    planned = attempt(0, 1400)
+    failed = Failure(kind=FailureKind.OVERLOADED, phase=Phase.WAIT, text="")
+    broken = attempt(60, outcome=Outcome.FAILED, failure=failed, timeline=Timeline({Mark.END: 5 * MS}))
+    hub.take(*usual(), planned, second(planned), broken)
+    hub.sweep(300)
+    newest = text(
+        "SELECT ttft_seconds, outcome FROM judged_attempts WHERE try = 0 AND scheduled_at >= :noon"
+        " ORDER BY scheduled_at"
+    )
+    with hub.engine.begin() as connection:
+        kept = connection.execute(text("SELECT count(ttft_seconds) FROM verdicts")).scalar_one()
+        assert kept == len(usual()) + 2
+        told = [tuple(row) for row in connection.execute(newest, {"noon": NOON})]
+        connection.execute(text("UPDATE verdicts SET ttft_seconds = NULL"))
+        assert [tuple(row) for row in connection.execute(newest, {"noon": NOON})] == told
+    assert told == [(1.4, "success"), (None, "failed")]
