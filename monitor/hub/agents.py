@@ -38,10 +38,11 @@ PREFIX = "/api/v1/agent/"
 BODY_SECONDS = 30.0
 """For a whole body: a slow client holds a connection no longer."""
 READING_AT_ONCE = 16
-"""Bodies that are held in memory while they come in: 64 MB at most."""
+"""Uploads that are held in memory, packed, while they come in and until they are stored: 64 MB at most."""
 TAKING_AT_ONCE = 2
 """Uploads that are unpacked and stored at one time; the database and one process gain nothing from more."""
 WAITING_SECONDS = 20.0
+"""For a place among either."""
 RETRY_SECONDS = 5
 PATIENCE_BYTES = 4_000_000
 """Of a body that is too large, so much more is read and thrown away."""
@@ -136,14 +137,15 @@ class Door:
     async def upload(self, request: Request, vantage: str) -> Response:
         """Read, unpack, store."""
         unpack = _unpacker(request.headers.get("content-encoding", ""))
-        packed = await self._body(request, MAX_PACKED_BYTES)
-        with self._metrics.ingesting() as batch:
-            async with self._turn():
-                receipt = await asyncio.to_thread(self._take, vantage, packed, unpack)
-            batch.stored(vantage, _counts(receipt))
+        async with _Place(self._reading):
+            packed = await self._body(request, MAX_PACKED_BYTES)
+            with self._metrics.ingesting() as batch:
+                async with _Place(self._taking):
+                    receipt = await asyncio.to_thread(self._take, vantage, packed, unpack)
+                batch.stored(vantage, _counts(receipt))
         return Response(encode_receipt(receipt, self._clock.now()), media_type="application/json")
 
-    def _take(self, vantage: str, packed: bytes, unpack: Callable[[bytes], bytes]) -> Receipt:
+    def _take(self, vantage: str, packed: bytearray, unpack: Callable[[bytearray], bytes]) -> Receipt:
         try:
             return self._desk.take(vantage, decode_upload(unpack(packed)))
         except ForeignVersion as error:
@@ -168,7 +170,7 @@ class Door:
         """Remember it, and say what the time is here."""
         arrived = self._clock.now()
         try:
-            beat = decode_heartbeat(await self._body(request, MAX_HEARTBEAT_BYTES))
+            beat = decode_heartbeat(bytes(await self._body(request, MAX_HEARTBEAT_BYTES)))
         except WireError as error:
             raise Refused(400, str(error)) from None
         await asyncio.to_thread(self._desk.beat, vantage, beat)
@@ -183,19 +185,20 @@ class Door:
 
     # ------------------------------------------------------------------------------------------------ bounds
 
-    async def _body(self, request: Request, limit: int) -> bytes:
+    async def _body(self, request: Request, limit: int) -> bytearray:
         """The whole body. One that is too large is read a little further and thrown away, so that its sender, who
         listens only when all is sent, hears why; then the connection is closed.
         """
-        parts: list[bytes] = []
-        size = 0
+        body, size = bytearray(), 0  # not a list of parts, which would be held twice when it is joined
         try:
-            async with asyncio.timeout(BODY_SECONDS), self._reading:
+            async with asyncio.timeout(BODY_SECONDS):
                 async for part in request.stream():
                     size += len(part)
                     if size <= limit:
-                        parts.append(part)
-                    elif size > limit + PATIENCE_BYTES:
+                        body += part
+                    else:
+                        body.clear()
+                    if size > limit + PATIENCE_BYTES:
                         break
         except TimeoutError:
             raise Refused(408, f"the body did not come within {BODY_SECONDS:.0f} s", connection="close") from None
@@ -204,14 +207,11 @@ class Door:
         if size > limit:
             sentence = f"the body is larger than {limit} bytes: send fewer attempts at a time"
             raise Refused(413, sentence, connection="close")
-        return b"".join(parts)
-
-    def _turn(self) -> _Turn:
-        return _Turn(self._taking)
+        return body
 
 
-class _Turn:
-    """A place among those that are stored now; who waits too long is told to come again."""
+class _Place:
+    """A place among so many; who waits too long for one is told to come again."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
@@ -228,7 +228,7 @@ class _Turn:
         self._places.release()
 
 
-def _unpacker(encoding: str) -> Callable[[bytes], bytes]:
+def _unpacker(encoding: str) -> Callable[[bytearray], bytes]:
     match encoding.strip().lower():
         case "gzip":
             return gunzip
@@ -238,7 +238,7 @@ def _unpacker(encoding: str) -> Callable[[bytes], bytes]:
             raise Refused(415, "the body must be gzip or plain JSON")
 
 
-def gunzip(packed: bytes, limit: int = MAX_UPLOAD_BYTES) -> bytes:
+def gunzip(packed: bytes | bytearray, limit: int = MAX_UPLOAD_BYTES) -> bytes:
     """The unpacked bytes; raises WireError for what is no gzip or unpacks to more than `limit`; holds no more of it."""
     unpacking = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
@@ -249,6 +249,8 @@ def gunzip(packed: bytes, limit: int = MAX_UPLOAD_BYTES) -> bytes:
         raise WireError(f"the body unpacks to more than {limit} bytes")
     if not unpacking.eof:
         raise WireError("the body ends in the middle of its gzip stream")
+    if unpacking.unused_data:
+        raise WireError("the body goes on behind the end of its gzip stream")
     return data
 
 

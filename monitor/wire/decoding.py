@@ -280,5 +280,8 @@ def _fail() -> datetime:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    """A short picture of a value, however large it is."""
+    if isinstance(value, (list, dict)):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -17,7 +17,9 @@ from monitor.wire.encoding import INT64, MAJOR, MINOR, WireError, dumps, rfc3339
 MAX_ROWS = 500
 """Attempts, notes and sightings of one upload: so many of each."""
 MAX_PACKED_BYTES = 4_000_000
-MAX_UPLOAD_BYTES = 32_000_000
+MAX_UPLOAD_BYTES = 8_000_000
+MAX_UPLOAD_VALUES = 500_000
+"""Commas and opening brackets: a thousand a row. As Python's objects, `{}` is thirty times its own two bytes."""
 MAX_HEARTBEAT_BYTES = 16_384
 MAX_ANSWER_BYTES = 1_000_000
 MAX_REASON = 300
@@ -78,6 +80,8 @@ def encode_upload(
 
 def decode_upload(data: bytes) -> Upload:
     """Raises ForeignVersion, or WireError for what is no upload at all."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > MAX_UPLOAD_VALUES:
+        raise WireError(f"an upload of more than {MAX_UPLOAD_VALUES} values is too large: send fewer rows at a time")
     f = Fields(parse(data, MAX_UPLOAD_BYTES, "an upload"), "")
     check_version(f)
     return Upload(
