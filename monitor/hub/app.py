@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from monitor import __version__
 from monitor.clock import NS, Clock
 from monitor.hub import pages
+from monitor.hub.answering import refuse_in_words
 from monitor.hub.coverage import CoverageQueries, routes
 from monitor.hub.live import REFRESH_SECONDS, Lines, LiveQueries, LiveView
 from monitor.hub.pages import Choice
@@ -81,7 +81,7 @@ def create_app(
         app.include_router(routes(coverage, clock, _cached))
     if read is not None:
         app.include_router(reading_routes(read, clock, _cached))
-    app.add_exception_handler(RequestValidationError, _misunderstood)
+    refuse_in_words(app)
     _add_operations(app, metrics, health)
     for router in routers:
         app.include_router(router)
@@ -144,13 +144,6 @@ class LiveBodies:
                     self._made.clear()
                 self._made[choice] = (self._clock.monotonic_ns(), body)
             return body
-
-
-async def _misunderstood(_request: Request, error: Exception) -> Response:
-    """What a question's parameters must be, in one sentence; the values that were given are not repeated."""
-    assert isinstance(error, RequestValidationError)
-    told = [f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg'].lower()}" for one in error.errors()]
-    return JSONResponse({"error": "; ".join(told)[:500]}, status_code=422)
 
 
 def _static(asset: pages.Asset) -> Callable[[Request], Response]:

@@ -6,25 +6,21 @@ How questions are spelled stands in `coverage_answers`. The page `/coverage` dra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
 
 from monitor.clock import NS, Clock
-from monitor.hub.coverage_answers import BadQuestion, Question, as_csv, as_json
-from monitor.model import StoreUnavailable
+from monitor.hub.answering import RESPONSES, Answer, Format, Name, Since, Until, form_of, only_known, reply
+from monitor.hub.coverage_answers import Question, as_csv, as_json
 from monitor.store.coverage import Covered
 
 FRESH_SECONDS = 5
 REMEMBERED = 16
-RETRY_SECONDS = 5
-Name = Annotated[str | None, Query(max_length=200)]
-Answer = Callable[[Request, bytes, str], Response]
-"""How the application sends a body of a type: compressed, with a validator."""
 
 
 class CoverageQueries(Protocol):
@@ -65,13 +61,6 @@ class CoverageAnswer:
     causes: dict[str, dict[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why there is no answer."""
-
-    error: str
-
-
 class CoverageBodies:
     """Answers, made one at a time and kept for some seconds. For one event loop."""
 
@@ -100,40 +89,27 @@ class CoverageBodies:
 
 def routes(queries: CoverageQueries, clock: Clock, answer: Answer) -> APIRouter:
     """The read API's part about coverage."""
-    router, bodies = APIRouter(), CoverageBodies(queries, clock)
+    router, bodies = APIRouter(dependencies=[Depends(only_known)]), CoverageBodies(queries, clock)
 
     @router.get(
         "/api/v1/coverage",
         summary="Slots owed, measured and missed, with causes",
         response_model=CoverageAnswer,
-        responses={
-            200: {"content": {"text/csv": {}}},
-            422: {"model": Refusal},
-            503: {"model": Refusal},
-        },
+        responses=RESPONSES,
     )
     async def coverage(
         request: Request,
-        since: Annotated[str, Query(max_length=40, description="A duration such as 24h, or an instant.")] = "24h",
-        until: Annotated[str | None, Query(max_length=40, description="An instant; now by default.")] = None,
+        since: Since = "24h",
+        until: Until = None,
         vantage: Name = None,
         target: Name = None,
         by: Annotated[
             str, Query(max_length=60, description="Some of vantage, target, probe, hour; empty: all together.")
         ] = "vantage,target,hour",
-        format: Annotated[Literal["json", "csv"], Query(description="json or csv.")] = "json",
+        format: Format = None,
     ) -> Response:
         """What became of the slots of the hours that touch [since, until)."""
-        try:
-            body = await bodies.get((since, until, vantage, target, by), format)
-        except BadQuestion as error:
-            return JSONResponse({"error": str(error)}, status_code=422)
-        except StoreUnavailable as error:
-            return JSONResponse(
-                {"error": f"The database does not answer: {error}"},
-                status_code=503,
-                headers={"retry-after": str(RETRY_SECONDS)},
-            )
-        return answer(request, body, "application/json" if format == "json" else "text/csv; charset=utf-8")
+        form = form_of(request, format)
+        return reply(request, answer, await bodies.get((since, until, vantage, target, by), form), form)
 
     return router

@@ -17,6 +17,7 @@ from monitor.detect.coverage import CAUSES, Tally
 from monitor.model import MonitorError
 from monitor.store.coverage import LONGEST, Covered, grouped, simulated
 
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 BY = ("vantage", "target", "probe", "hour")
 
 
@@ -54,16 +55,27 @@ class Question:
 def read_moment(name: str, given: str, end: datetime) -> datetime:
     """An RFC 3339 instant, or a duration such as 24h before `end`. Raises BadQuestion."""
     try:
+        moment = _moment(given, end)
+    except OverflowError:
+        moment = datetime.min.replace(tzinfo=UTC)
+    if moment is None:
+        raise BadQuestion(f"{name}: {given[:40]!r} is neither a duration such as 24h nor an instant with its time zone")
+    if not EARLIEST <= moment <= LATEST:
+        raise BadQuestion(f"{name}: must lie between {EARLIEST.year} and {LATEST.year}")
+    return moment
+
+
+def _moment(given: str, end: datetime) -> datetime | None:
+    """None for what is neither; raises OverflowError for what no calendar has."""
+    try:
         return end - timedelta(seconds=parse_duration(given))
-    except (ValueError, OverflowError):
+    except ValueError:
         pass
     try:
         moment = datetime.fromisoformat(given.replace(" ", "+"))  # a "+" that was not percent-encoded
-        if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        pass
-    raise BadQuestion(f"{name}: {given[:40]!r} is neither a duration such as 24h nor an instant with its time zone")
+    except ValueError:
+        return None
+    return moment.astimezone(UTC) if moment.tzinfo is not None else None
 
 
 def as_json(asked: Question, found: Sequence[Covered]) -> bytes:

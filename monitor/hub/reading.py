@@ -1,8 +1,7 @@
 """The read API: attempts, series and percentiles over time, as JSON or CSV. Documented in its own OpenAPI.
 
 Hides cursors and spelling. Questions are answered one at a time, and bounded; what cannot be understood is refused in
-one sentence.
-Prompts, keys and answers are no part of it.
+one sentence (`answering`). Prompts, keys and answers are no part of it.
 """
 
 from __future__ import annotations
@@ -16,27 +15,24 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
 
 from monitor import wire
 from monitor.clock import Clock
-from monitor.hub.coverage import Answer, Refusal
-from monitor.hub.coverage_answers import BadQuestion, plain, read_moment
-from monitor.model import Outcome, StoreUnavailable
+from monitor.hub.answering import RESPONSES, Answer, Format, Name, Since, Until, form_of, only_known, reply
+from monitor.hub.coverage_answers import EARLIEST, LATEST, BadQuestion, plain, read_moment
+from monitor.model import Outcome
 from monitor.store import reading
 from monitor.store.measures import NAMES
 from monitor.wire import report_of
 
 LONGEST = timedelta(days=400)
-RETRY_SECONDS = 5
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-Name = Annotated[str | None, Query(max_length=200)]
-Since = Annotated[str, Query(max_length=40, description="A duration such as 24h, or an instant (RFC 3339).")]
-Until = Annotated[str | None, Query(max_length=40, description="An instant; now by default.")]
-Format = Annotated[Literal["json", "csv"], Query(description="json or csv.")]
+QUANTILES = ("p50", "p90", "p95", "p99")
+T = TypeVar("T")
 
 
 class ReadQueries(Protocol):
@@ -108,30 +104,16 @@ class Percentiles:
     rows: list[PercentileRow]
 
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/csv": {}}},
-    422: {"model": Refusal},
-    503: {"model": Refusal},
-}
-
-
 def reading_routes(queries: ReadQueries, clock: Clock, answer: Answer) -> APIRouter:
     """The routes, for one event loop."""
-    router = APIRouter(prefix="/api/v1", tags=["reading"])
+    router = APIRouter(prefix="/api/v1", tags=["reading"], dependencies=[Depends(only_known)])
     one_at_a_time = asyncio.Lock()
 
-    async def reply(request: Request, form: str, make: Callable[[], bytes]) -> Response:
-        try:
-            async with one_at_a_time:
-                body = await asyncio.to_thread(make)
-        except BadQuestion as error:
-            return JSONResponse({"error": str(error)}, status_code=422)
-        except StoreUnavailable as error:
-            told = {"error": f"The database does not answer: {error}"}
-            return JSONResponse(told, status_code=503, headers={"retry-after": str(RETRY_SECONDS)})
-        return answer(request, body, "application/json" if form == "json" else "text/csv; charset=utf-8")
+    async def made(make: Callable[[], T]) -> T:
+        async with one_at_a_time:
+            return await asyncio.to_thread(make)
 
-    @router.get("/attempts", summary="Single attempts, newest first", response_model=Page, responses=REFUSALS)
+    @router.get("/attempts", summary="Single attempts, newest first", response_model=Page, responses=RESPONSES)
     async def attempts(
         request: Request,
         since: Since = "1h",
@@ -142,33 +124,36 @@ def reading_routes(queries: ReadQueries, clock: Clock, answer: Answer) -> APIRou
         outcome: Annotated[Outcome | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=reading.MOST_ATTEMPTS)] = 100,
         cursor: Annotated[str | None, Query(max_length=200, description="`next` of the page before.")] = None,
-        format: Format = "json",
+        format: Format = None,
     ) -> Response:
-        """Attempts whose planned instant lies in [since, until); `next` leads to the page behind, null at the end."""
+        """Attempts whose planned instant lies in [since, until); `next`, also in the `Link` header, leads to the page
+        behind and is null at the end.
+        """
+        form, after, (begin, end) = form_of(request, format), _after(cursor), _range(clock, since, until)
+        asked = reading.Selection(since=begin, until=end, vantage=vantage, target=target, probe=probe, outcome=outcome)
 
-        def make() -> bytes:
-            begin, end = _range(clock, since, until)
-            asked = reading.Selection(
-                since=begin, until=end, vantage=vantage, target=target, probe=probe, outcome=outcome
-            )
-            found = queries.attempts(asked, limit, _after(cursor))
+        def page() -> tuple[bytes, str | None]:
+            found = queries.attempts(asked, limit, after)
             rows = [report_of(one.attempt, one.facts) for one in found]
             following = _cursor(reading.sequence(found, limit))
-            return _csv(_flat(row) for row in rows) if format == "csv" else _json({"attempts": rows, "next": following})
+            told = {"attempts": rows, "next": following}
+            return _csv(map(_flat, rows)) if form == "csv" else _json(told), following
 
-        return await reply(request, format, make)
+        body, following = await made(page)
+        response = reply(request, answer, body, form)
+        if following is not None:
+            onwards = urlencode({**request.query_params, "cursor": following})
+            response.headers["link"] = f'<?{onwards}>; rel="next"'
+        return response
 
-    @router.get("/series", summary="What is measured, and was", response_model=AllSeries, responses=REFUSALS)
-    async def series(request: Request, format: Format = "json") -> Response:
+    @router.get("/series", summary="What is measured, and was", response_model=AllSeries, responses=RESPONSES)
+    async def series(request: Request, format: Format = None) -> Response:
         """Every vantage point, target and probe that has attempts or a plan."""
+        form = form_of(request, format)
+        rows = list(await made(queries.all_series))
+        return reply(request, answer, _csv(rows) if form == "csv" else _json({"series": rows}), form)
 
-        def make() -> bytes:
-            rows = list(queries.all_series())
-            return _csv(rows) if format == "csv" else _json({"series": rows})
-
-        return await reply(request, format, make)
-
-    @router.get("/percentiles", summary="Percentiles over time", response_model=Percentiles, responses=REFUSALS)
+    @router.get("/percentiles", summary="Percentiles over time", response_model=Percentiles, responses=RESPONSES)
     async def percentiles(
         request: Request,
         measure: Annotated[str, Query(max_length=20, description=f"One of {', '.join(NAMES)}.")] = "ttft",
@@ -178,24 +163,28 @@ def reading_routes(queries: ReadQueries, clock: Clock, answer: Answer) -> APIRou
         by: Annotated[Literal["vantage", "target", "series", "all"], Query()] = "vantage",
         vantage: Name = None,
         target: Name = None,
-        format: Format = "json",
+        format: Format = None,
     ) -> Response:
-        """Percentiles of a measure in whole hours or days (UTC) that touch [since, until), from rollups."""
+        """Percentiles of a measure in whole hours or days (UTC) that touch [since, until), from rollups.
 
-        def make() -> bytes:
-            begin, end = _range(clock, since, until)
-            if measure not in NAMES:
-                raise BadQuestion(f"measure: one of {', '.join(NAMES)}")
-            if reading.points(begin, end, step) > reading.MOST_POINTS:
-                raise BadQuestion("since: too many steps; ask for days")
-            found = queries.over_time(measure, begin, end, step=step, by=by, vantage=vantage, target=target)
-            rows = [_point(one, by) for one in found]
-            if format == "csv":
+        At most 20,000 rows: steps times groups.
+        """
+        form, (begin, end) = form_of(request, format), _range(clock, since, until)
+        if measure not in NAMES:
+            raise BadQuestion(f"measure: one of {', '.join(NAMES)}")
+
+        def table() -> bytes:
+            try:
+                found = queries.over_time(measure, begin, end, step=step, by=by, vantage=vantage, target=target)
+            except reading.TooMuch as error:
+                raise BadQuestion(f"since: {error}; ask for days, for less time, or for one target") from None
+            rows = [_row(one, by) for one in found]
+            if form == "csv":
                 return _csv({**row, "at_least": " ".join(row["at_least"])} for row in rows)
             told = {"measure": measure, "since": wire.rfc3339(begin), "until": wire.rfc3339(end), "step": step}
             return _json({**told, "rows": rows})
 
-        return await reply(request, format, make)
+        return reply(request, answer, await made(table), form)
 
     return router
 
@@ -211,14 +200,14 @@ def _range(clock: Clock, since: str, until: str | None) -> tuple[datetime, datet
     return begin, end
 
 
-def _point(one: reading.Point, by: str) -> dict[str, Any]:
-    found = {name: one.histogram.percentile(q) for name, q in QUANTILES.items()}
+def _row(one: reading.Point, by: str) -> dict[str, Any]:
+    found = dict(zip(QUANTILES, one.percentiles, strict=True))
     return {
-        "start": wire.rfc3339(one.start.astimezone(UTC)),
+        "start": wire.rfc3339(one.start),
         **dict(zip(reading.GROUPS[by], one.group, strict=True)),
-        "count": one.histogram.count,
-        **{name: round(percentile.seconds, 6) for name, percentile in found.items() if percentile is not None},
-        "at_least": [name for name, percentile in found.items() if percentile is not None and percentile.at_least],
+        "count": one.count,
+        **{name: round(percentile.seconds, 6) for name, percentile in found.items()},
+        "at_least": [name for name, percentile in found.items() if percentile.at_least],
     }
 
 
@@ -236,7 +225,7 @@ def _after(cursor: str | None) -> reading.Key | None:
         at, vantage, series, try_number = json.loads(base64.urlsafe_b64decode(cursor.encode()))
         moment = datetime.fromisoformat(at)
         numbers = (vantage, series, try_number)
-        if moment.tzinfo is None or not all(type(one) is int and abs(one) < 2**63 for one in numbers):
+        if not EARLIEST <= moment <= LATEST or not all(type(one) is int and abs(one) < 2**63 for one in numbers):
             raise ValueError
         return (moment, vantage, series, min(try_number, 32_767))
     except (ValueError, TypeError, binascii.Error, RecursionError):

@@ -12,13 +12,16 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from email.message import Message
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import text
 
+from monitor.store import rollups
 from monitor.wire import encode
 from monitor.wire.fleet import encode_upload
 from tests.integration.running_fleet import Fleet, running
@@ -28,6 +31,7 @@ from tests.integration.test_fleet_storage import AGENT, attempt
 pytestmark = pytest.mark.timeout(300)
 START = (datetime.now(UTC) - timedelta(hours=5)).replace(minute=0, second=0, microsecond=0)
 COUNT = 250
+Asked = dict[str, str] | list[tuple[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +50,7 @@ def ask(fleet: Fleet, path: str, **asked: object) -> Any:
     return json.loads(fleet.get(f"/api/v1/{path}?{urlencode(asked)}"))
 
 
-def refused(fleet: Fleet, path: str, **asked: object) -> str:
+def refused(fleet: Fleet, path: str, asked: Asked) -> str:
     with pytest.raises(urllib.error.HTTPError) as caught:
         fleet.get(f"/api/v1/{path}?{urlencode(asked)}")
     assert caught.value.code == 422
@@ -105,6 +109,42 @@ def test_percentiles_over_time(fleet: Fleet) -> None:
     assert ask(fleet, "percentiles", since="24h", vantage="london")["rows"] == []
 
 
+def test_steps_are_whole_ones(fleet: Fleet) -> None:
+    """Every hour and day (UTC) that the range touches counts whole, whatever its ends and their time zone."""
+    until(lambda: len(ask(fleet, "percentiles", since="24h")["rows"]) == 2, "two hours of rollups", 120)
+    india = timezone(timedelta(hours=5, minutes=30))
+    inside = {"since": (START + timedelta(minutes=59)).astimezone(india), "until": START + timedelta(minutes=61)}
+    asked = {name: moment.isoformat() for name, moment in inside.items()}
+    assert [row["count"] for row in ask(fleet, "percentiles", **asked)["rows"]] == [COUNT / 2, COUNT / 2]
+    days = ask(fleet, "percentiles", step="day", **asked)["rows"]
+    assert sum(row["count"] for row in days) == COUNT
+    assert all(row["start"].endswith("T00:00:00.000000Z") for row in days)
+
+
+def test_days_that_are_added_up_and_days_that_are_not_yet_agree(fleet: Fleet) -> None:
+    """A day's percentiles come from its own rollup or from its hours, whichever is up to date, and never from both."""
+    start = (now := datetime.now(UTC)).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=3)
+    asked = {"since": start.isoformat(), "until": (start + timedelta(days=1)).isoformat(), "step": "day"}
+
+    def day() -> Any:
+        rollups.refresh(fleet.engine, now + timedelta(minutes=10))
+        (row,) = ask(fleet, "percentiles", **asked)["rows"]
+        return row["count"], row["p50"]
+
+    for hour, expected in ((3, (40, 0.1)), (9, (80, 0.1))):
+        made = [attempt(start + timedelta(hours=hour, seconds=n), ttft_ns=100_000_000) for n in range(40)]
+        fleet.post("attempts", fleet.token, encode_upload(AGENT, [encode(one) for one in made]))  # type: ignore[attr-defined]
+        assert day() == (expected[0], pytest.approx(expected[1], rel=0.02))
+        with fleet.engine.begin() as connection:
+            marked = connection.execute(text("SELECT count(*) FROM dirty_days WHERE day = :day"), {"day": start})
+            assert marked.scalar_one() == 0, "it is added up"
+            connection.execute(text("INSERT INTO dirty_days SELECT DISTINCT vantage_id, series_id, day FROM rollup_days"
+                                    " WHERE day = :day"), {"day": start})  # fmt: skip
+            connection.execute(text("DELETE FROM rollup_days WHERE day = :day"), {"day": start})
+        (row,) = ask(fleet, "percentiles", **asked)["rows"]
+        assert (row["count"], row["p50"]) == (expected[0], pytest.approx(expected[1], rel=0.02))
+
+
 @pytest.mark.parametrize("path", ["attempts", "series", "percentiles"])
 def test_csv(fleet: Fleet, path: str) -> None:
     """The same rows for spreadsheets, names that look like formulas made harmless."""
@@ -115,34 +155,83 @@ def test_csv(fleet: Fleet, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("accept", "asked", "given"),
+    [
+        ("text/csv", "", "text/csv; charset=utf-8"),
+        ("text/csv;q=0.5, application/json;q=0.4", "", "text/csv; charset=utf-8"),
+        ("text/csv, application/json", "", "application/json"),
+        ("*/*", "", "application/json"),
+        ("text/csv", "&format=json", "application/json"),
+        ("application/json", "&format=csv", "text/csv; charset=utf-8"),
+    ],
+)
+@pytest.mark.parametrize("path", ["attempts", "percentiles", "coverage"])
+def test_the_form_of_an_answer(fleet: Fleet, path: str, accept: str, asked: str, given: str) -> None:
+    """As `format` says; without it as the Accept header likes best, JSON when it likes both alike."""
+    told, _ = headers(fleet, f"/api/v1/{path}?since=2h{asked}", accept)
+    assert told["content-type"] == given
+    assert "accept," in told["vary"]
+
+
+def headers(fleet: Fleet, path: str, accept: str) -> tuple[Message, str]:
+    asked = urllib.request.Request(f"http://127.0.0.1:{fleet.port}{path}", headers={"accept": accept})
+    with urllib.request.urlopen(asked, timeout=20) as answer:
+        return answer.headers, answer.read().decode()
+
+
+def test_csv_has_pages_too(fleet: Fleet) -> None:
+    """The `Link` header leads on, with everything that was asked; the last page has none."""
+    path, seen = f"/api/v1/attempts?since={START:%Y-%m-%dT%H:%M:%SZ}&limit=100&format=csv", list[str]()
+    while path:
+        told, body = headers(fleet, path, "*/*")
+        seen += [row["scheduled_at"] for row in csv.DictReader(io.StringIO(body))]
+        link = re.fullmatch(r'<(\?[^>]+)>; rel="next"', told.get("link", ""))
+        path = f"/api/v1/attempts{link[1]}" if link else ""
+    assert len(seen) == len(set(seen)) == COUNT
+
+
+@pytest.mark.parametrize(
     ("path", "asked", "words"),
     [
         ("attempts", {"since": "yesterday"}, "since"),
-        ("attempts", {"since": "1h", "until": "2020-01-01T00:00:00Z", "limit": 0}, "limit"),
-        ("attempts", {"limit": 1001}, "limit"),
+        ("attempts", {"since": "1h", "until": "2020-01-01T00:00:00Z", "limit": "0"}, "limit"),
+        ("attempts", {"limit": "1001"}, "limit"),
         ("attempts", {"outcome": "good"}, "outcome"),
         ("attempts", {"cursor": "nonsense"}, "cursor"),
         ("attempts", {"cursor": "W10="}, "cursor"),
         ("attempts", {"since": "500d"}, "at most 400 days"),
         ("attempts", {"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "before until"),
         ("attempts", {"format": "xml"}, "format"),
+        ("attempts", {"vantag": "lagos"}, "'vantag' is no parameter here"),
+        ("attempts", [("since", "1h"), ("since", "2h")], "since: stands there 2 times"),
+        ("attempts", {"vantage": "a\0b"}, "nothing can be called"),
+        ("attempts", {"cursor": "WyI5OTk5LTEyLTMxVDIzOjU5OjU5LjAwMDAwMCswMDowMCIsMSwyLDBd"}, "cursor"),
+        ("attempts", {"until": "0001-01-01T00:00:00Z"}, "between 1970 and 2200"),
+        ("attempts", {"since": "99999999d"}, "since"),
+        ("percentiles", {"target": "\0"}, "nothing can be called"),
+        ("percentiles", {"until": "9999-12-31T23:59:59Z", "step": "day"}, "between 1970 and 2200"),
+        ("coverage", {"vantage": "\0"}, "nothing can be called"),
+        ("coverage", {"until": "0001-01-01T00:30:00Z", "since": "10m"}, "between 1970 and 2200"),
+        ("coverage", {"step": "day"}, "'step' is no parameter here"),
+        ("series", {"since": "1h"}, "'since' is no parameter here"),
         ("percentiles", {"measure": "wisdom"}, "measure"),
         ("percentiles", {"by": "moon"}, "by"),
         ("percentiles", {"step": "year"}, "step"),
     ],
 )
-def test_questions_that_cannot_be_understood(fleet: Fleet, path: str, asked: dict[str, object], words: str) -> None:
+def test_questions_that_cannot_be_understood(fleet: Fleet, path: str, asked: Asked, words: str) -> None:
     """422 and one sentence that says which parameter, and what it may be."""
-    assert words in refused(fleet, path, **asked)
+    assert words in refused(fleet, path, asked)
 
 
 def test_the_examples_of_the_documentation(fleet: Fleet) -> None:
     """Every curl line of docs/api.md has an answer."""
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
-    asked = re.findall(r"'http://127.0.0.1:8765(/api/v1/[^']+)'", page)
-    assert len(asked) == 4
-    for path in asked:
-        assert json.loads(fleet.get(path))
+    asked = re.findall(r"curl -s(?: -H 'Accept: ([^']+)')? 'http://127.0.0.1:8765(/api/v1/[^']+)'", page)
+    assert len(asked) == 5
+    for accept, path in asked:
+        _, body = headers(fleet, path, accept or "*/*")
+        assert body.startswith("start,vantage,") if accept else json.loads(body)
 
 
 def test_the_openapi_is_kept(fleet: Fleet, tmp_path: Path) -> None:
