@@ -7,12 +7,15 @@ the machine's proxy settings do not count.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 
 import httpx
 
@@ -37,9 +40,12 @@ from monitor.witness import Sighting
 
 MAX_CONFIG_BYTES = 4_000_000
 TIMEOUT = httpx.Timeout(30.0, connect=15.0)
+EXCHANGE_SECONDS = 60.0
+"""For a question and its whole answer: one that comes byte by byte holds nothing up for longer."""
 LONGEST_RETRY_AFTER_SECONDS = 300.0
 KEEP_ALIVE_SECONDS = 60.0
 _PATH = "/api/v1/agent/"
+_DIGEST = re.compile(r"[0-9A-Za-z]{1,64}")
 
 
 class TooLarge(Exception):
@@ -72,20 +78,33 @@ class HubClient:
     """One hub, for one event loop. `close` it."""
 
     def __init__(
-        self, url: str, token: Secret, agent: Callable[[], str], clock: Clock, *, ca_file: str | None, proxy: str | None
+        self,
+        url: str,
+        token: Secret,
+        agent: Callable[[], str],
+        clock: Clock,
+        *,
+        ca_file: str | None = None,
+        proxy: str | None = None,
+        exchange_seconds: float = EXCHANGE_SECONDS,
     ) -> None:
         """Raises StoreRefuses for a CA file that cannot be used."""
         self._url = url.rstrip("/")
         self._token = token
         self._agent = agent
         self._clock = clock
+        self._exchange_seconds = exchange_seconds
         self._client = httpx.AsyncClient(
             verify=_trust(self._url, ca_file),
             proxy=proxy,
             trust_env=False,
             timeout=TIMEOUT,
             limits=httpx.Limits(max_connections=4, keepalive_expiry=KEEP_ALIVE_SECONDS),
-            headers={"user-agent": f"firsttoken-agent/{__version__}", "accept": "application/json"},
+            headers={
+                "user-agent": f"firsttoken-agent/{__version__}",
+                "accept": "application/json",
+                "accept-encoding": "identity",  # small answers; and nothing that unpacks to more than was read
+            },
         )
 
     async def close(self) -> None:
@@ -137,7 +156,10 @@ class HubClient:
         try:
             told = json.loads(answer)
             content = json.dumps(told["config"], ensure_ascii=False, separators=(",", ":")).encode()
-            return Handout(str(told["vantage"]), str(told["digest"]), content)
+            vantage, digest = str(told["vantage"]), str(told["digest"])
+            if not _DIGEST.fullmatch(digest):
+                raise ValueError
+            return Handout(vantage, digest, content)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreUnavailable(f"{self._url} hands out no configuration ({type(error).__name__})") from error
 
@@ -148,8 +170,7 @@ class HubClient:
         lasted_ns = self._clock.monotonic_ns() - began_ns
         try:
             told = json.loads(answer)
-            came, left = datetime.fromisoformat(told["received_at"]), datetime.fromisoformat(told["now"])
-            middle = (came.timestamp() + left.timestamp()) / 2
+            middle = (_instant(told["received_at"]) + _instant(told["now"])) / 2
             digest = told["config_digest"]
             return Beat(
                 config_digest=None if digest is None else str(digest)[:64],
@@ -175,9 +196,15 @@ class HubClient:
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, httpx.Headers, bytes]:
         said = {"authorization": f"Bearer {self._token.reveal()}", **(headers or {})}
+        url = self._url + _PATH + path
         try:
-            async with self._client.stream(method, self._url + _PATH + path, content=content, headers=said) as answer:
+            async with (
+                asyncio.timeout(self._exchange_seconds),
+                self._client.stream(method, url, content=content, headers=said) as answer,
+            ):
                 body = await self._read(answer, limit)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self._url} gives no whole answer in {self._exchange_seconds:.0f} s") from error
         except (httpx.HTTPError, ssl.SSLError, OSError) as error:
             raise StoreUnavailable(f"{self._url} cannot be reached: {_words(error)}") from error
         if answer.status_code not in (200, 304):
@@ -186,7 +213,9 @@ class HubClient:
 
     async def _read(self, answer: httpx.Response, limit: int) -> bytes:
         parts, size = [], 0
-        async for part in answer.aiter_bytes():
+        if answer.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            raise StoreUnavailable(f"{self._url} answers in an encoding that nobody asked for")
+        async for part in answer.aiter_raw():
             size += len(part)
             if size > limit:
                 raise StoreUnavailable(f"{self._url} answers more than {limit} bytes")
@@ -198,7 +227,8 @@ class HubClient:
         if status in (401, 403):
             return StoreRefuses(
                 f"{self._url} does not know this agent's token ({status}): make a new one with `firsttoken vantage "
-                "rotate NAME` on the hub, put it into the token's file here, and restart the agent; all waits on disk"
+                "rotate NAME` on the hub and put it into the token's file here (where systemd hands that over: restart "
+                "the agent); probing goes on, and all waits on disk"
             )
         if status == 404 and path == "config" and told:
             return NotForUs(f"{self._url}: {told}")
@@ -224,6 +254,14 @@ def _trust(url: str, ca_file: str | None) -> ssl.SSLContext | bool:
         raise StoreRefuses(f"ca_file {ca_file} cannot be used: {_words(error)}") from error
 
 
+def _instant(text: str) -> float:
+    """Seconds since the epoch. Raises ValueError for a time of nobody knows which zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError
+    return moment.timestamp()
+
+
 def _words(error: Exception) -> str:
     cause = error.__cause__ or error.__context__
     text = str(error) or (str(cause) if cause is not None else "")
@@ -239,5 +277,11 @@ def _sentence(body: bytes) -> str:
 
 
 def _retry_after(headers: httpx.Headers) -> float:
-    text = headers.get("retry-after", "")
-    return min(float(text), LONGEST_RETRY_AFTER_SECONDS) if text.isdecimal() and len(text) < 8 else 0.0
+    """Seconds, bounded; a date is taken against the answer's own, as either clock may be wrong."""
+    text = headers.get("retry-after", "").strip()
+    try:
+        asked = parsedate_to_datetime(text) - parsedate_to_datetime(headers["date"])
+        seconds = asked.total_seconds()
+    except (ValueError, TypeError, KeyError, OverflowError):
+        seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 8 else 0.0
+    return min(max(0.0, seconds), LONGEST_RETRY_AFTER_SECONDS)

@@ -1,6 +1,6 @@
 """An agent's own /metrics, /healthz and /readyz, for those who scrape agents: bounded, without a framework.
 
-Hides the standard library's server: eight requests at a time, five seconds each, GET only.
+Hides the standard library's server: eight requests at a time, five seconds each however they trickle in, GET only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -63,6 +65,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._until: dict[socket.socket, float] = {}  # when each open connection has had its time
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -74,10 +77,19 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection and give its place back."""
+        self._until[request] = time.monotonic() + REQUEST_SECONDS
         try:
             super().process_request_thread(request, client_address)
         finally:
+            del self._until[request]
             self._places.release()
+
+    def service_actions(self) -> None:
+        """End what takes too long; the standard library calls this twice a second."""
+        for request, until in list(self._until.items()):
+            if time.monotonic() > until:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is nobody's error."""

@@ -264,9 +264,7 @@ class Spool:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    async def _ask(
-        self, work: Callable[[SpoolFile], T], *, appends: Attempt | None = None, reads: bool = False
-    ) -> T:
+    async def _ask(self, work: Callable[[SpoolFile], T], *, appends: Attempt | None = None, reads: bool = False) -> T:
         if not self._thread.is_alive():
             raise SpoolFull(f"the spool {self.path} is closed")
         job = _Job(work, appends, reads)

@@ -44,6 +44,7 @@ PUT_OFF_SECONDS = 30.0
 FRUITLESS_ROUNDS = 5
 """A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
 
+
 class PutOff(str):
     """A reason why an attempt is not taken now: it stays in the spool, and is offered again later."""
 
@@ -113,6 +114,7 @@ class Uplink:
         self._away_since_ns: int | None = None
         self._refusal: str | None = None  # what somebody has to do, as it was said last
         self._pause = first_pause_seconds
+        self._asked_pause = 0.0  # by the store itself
         self._fruitless = 0
         self._task: asyncio.Task[None] | None = None
         self.away: str | None = None
@@ -196,7 +198,8 @@ class Uplink:
 
     def _next_pause(self) -> float:
         pause, self._pause = self._pause, min(self._longest_pause, self._pause * 2)
-        return pause * random.uniform(0.5, 1.0)  # spreads agents, hides nothing
+        asked, self._asked_pause = self._asked_pause, 0.0
+        return max(pause * random.uniform(0.5, 1.0), asked * random.uniform(1.0, 1.2))  # chance spreads agents
 
     async def _fresh_round(self) -> None:
         """What was appended since the last look; at the start that is everything, of which the newest go first."""
@@ -363,7 +366,7 @@ class Uplink:
 
     def _note_away(self, error: StoreUnavailable) -> None:
         self._on_failure()
-        self._pause = max(self._pause, min(self._longest_pause, error.retry_after_seconds))
+        self._asked_pause = error.retry_after_seconds
         if self.away is None:
             self._away_since_ns, self._refusal = self._clock.monotonic_ns(), None
         if isinstance(error, StoreRefuses):

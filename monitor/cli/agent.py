@@ -7,8 +7,6 @@ waits for an answer. Also that the machine's clock may be wrong: the hub's is as
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,9 +19,10 @@ import typer
 from monitor import __version__
 from monitor.agent.arrivals import settle
 from monitor.agent.hub_client import Beat, Handout, HubClient, NotForUs
+from monitor.agent.hub_line import HubLine, corrected
+from monitor.agent.last_configuration import recall, remember
 from monitor.agent.own_page import OwnPage
 from monitor.agent.spool import SpooledNote
-from monitor.agent.spoolfile import sync_directory
 from monitor.agent.uplink import Refusal
 from monitor.cli import logs, terminal
 from monitor.cli.leaving import leave
@@ -44,8 +43,6 @@ CONFIG_SECONDS = 60.0
 """A heartbeat's answer tells of a newer configuration sooner; this is for a hub whose answer was lost."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
-WRONG_CLOCK_SECONDS = 2.0
-"""A clock further off than that is wrong, not drifting: slots then follow the hub's. A nearer one is left alone."""
 CONFLICTS_SAID_SECONDS = 600.0
 EMPTY = Config(vantages=FrozenDict(), targets=FrozenDict(), probes=FrozenDict())
 log = structlog.get_logger("firsttoken")
@@ -58,8 +55,8 @@ def agent(
 ) -> None:
     """Measure what the hub says, from here, and deliver it; goes on while the hub is away.
 
-    SIGHUP or a changed file takes over new keys and a new token; SIGTERM finishes what runs, delivers and stops. Exit
-    code 0 after a signal, 2 when the start is not possible.
+    SIGHUP, or a change of this file or of one that it names, takes over new keys and a new token; SIGTERM finishes what
+    runs, delivers and stops. Exit code 0 after a signal, 2 when the start is not possible.
     """
     try:
         own = load_agent_file(file)
@@ -68,14 +65,20 @@ def agent(
         raise typer.Exit(2) from None
     scrubber = logs.Scrubber(own.known_secrets)
     logs.configure(own.log.level, own.log.format, scrubber)
-    leave(run(Process(file, Agent(own), scrubber, load_agent_file, lambda one: one.known_secrets)))
+    service = Agent(own)
+    process = Process(file, service, scrubber, load_agent_file, lambda one: one.known_secrets, lambda: service.files)
+    leave(run(process))
 
 
 class Agent:
     """One agent, from `start` to `stop`."""
 
-    def __init__(self, own: AgentFile, clock: CorrectedClock | None = None) -> None:
+    def __init__(
+        self, own: AgentFile, clock: CorrectedClock | None = None, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+    ) -> None:
+        """Raises StoreRefuses for a CA file that cannot be used; nothing runs yet."""
         self._own = own
+        self._heartbeat_seconds = heartbeat_seconds
         self._state = Path(own.spool.directory)
         self._clock = clock or CorrectedClock()
         self.metrics = Metrics(self._clock)
@@ -95,6 +98,7 @@ class Agent:
         self._handout: Handout | None = None  # in force
         self._refused: str | None = None  # digest of a handout that cannot be used with this file
         self._config_error: str | None = None
+        self._line = HubLine()
         self._newer = asyncio.Event()
         self._offset: float | None = None
         self._started_at = self._clock.now()
@@ -117,7 +121,9 @@ class Agent:
         except BaseException:
             await self.stop(0.0)
             raise
-        self._recall()
+        known = recall(self._memory)
+        if known is not None:
+            self._take(known)
         self._probing.begin_delivery()
         self._tasks += [asyncio.create_task(self._keep_configured()), asyncio.create_task(self._keep_beating())]
         settle()
@@ -133,6 +139,11 @@ class Agent:
         if self._page is not None:
             self._page.stop()
             self._page = None
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Files beside the agent's own whose change matters."""
+        return self._own.files
 
     def greet(self) -> None:
         """Say once what runs now."""
@@ -174,7 +185,7 @@ class Agent:
     def health(self) -> Mapping[str, str | None]:
         """Each part with None, or with the sentence that says what is wrong."""
         said = self._probing.health()
-        said["hub"] = said.pop("store")
+        said["hub"] = said.pop("store") or self._line.trouble
         said["configuration"] = None if self._handout is not None else "no configuration yet: the hub was never reached"
         return said
 
@@ -217,37 +228,6 @@ class Agent:
     def _memory(self) -> Path:
         return self._state / "configuration.json"
 
-    def _recall(self) -> None:
-        """Measure by what stands on disk from an earlier life."""
-        try:
-            told = json.loads(self._memory.read_bytes())
-            handout = Handout(str(told["vantage"]), str(told["digest"]), json.dumps(told["config"]).encode())
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("the last configuration cannot be read; waiting for the hub", cause=type(error).__name__)
-            return
-        self._take(handout)
-
-    def _remember(self, handout: Handout) -> None:
-        """Replace the file on disk in one step; without keys, which the handout never has."""
-        fresh = self._memory.with_suffix(".new")
-        body = b'{"vantage":%s,"digest":%s,"config":%s}' % (
-            json.dumps(handout.vantage).encode(),
-            json.dumps(handout.digest).encode(),
-            handout.content,
-        )
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(fd)
-            fresh.replace(self._memory)
-            sync_directory(self._state)
-        except OSError as error:
-            log.warning("the configuration cannot be kept for the next start", cause=error.strerror)
-
     def _completed(self, handout: Handout, own: AgentFile) -> Config:
         config = accept(handout.content, handout.vantage, own.trusted)
         return replace(config, spool=own.spool, log=own.log)
@@ -288,8 +268,8 @@ class Agent:
                 self._pause_for(error)
                 wait = LONGEST_PAUSE_SECONDS
             except StoreUnavailable as error:
-                log.debug("the hub's configuration cannot be had now", cause=str(error))
-                wait, pause = pause, min(LONGEST_PAUSE_SECONDS, pause * 2)
+                self._say_trouble(error)
+                wait, pause = max(pause, error.retry_after_seconds), min(LONGEST_PAUSE_SECONDS, pause * 2)
             except Exception:
                 log.exception("the configuration could not be followed; this is a defect of First Token")
                 wait = LONGEST_PAUSE_SECONDS
@@ -305,12 +285,13 @@ class Agent:
         if handout is None:
             return
         if self._take(handout):
-            await asyncio.to_thread(self._remember, handout)
+            await asyncio.to_thread(remember, self._memory, handout)
 
     def _pause_for(self, error: NotForUs) -> None:
-        """The fleet's configuration has this vantage point no more: nothing is owed, and nothing is asked."""
+        """The fleet's configuration does not have this vantage point: nothing is owed, and nothing is asked."""
+        if self._config_error != str(error):
+            log.warning("nothing is probed", cause=str(error))
         if self._probing.series:
-            log.warning("probing stops", cause=str(error))
             self._probing.reload(replace(self._probing.config, probes=FrozenDict(), witness=Witness()))
         self._handout = None
         self._config_error = str(error)
@@ -320,13 +301,19 @@ class Agent:
 
     async def _keep_beating(self) -> None:
         while True:
+            wait = self._heartbeat_seconds
             try:
                 self._heard(await self._client.beat(self._beat()))
             except StoreUnavailable as error:
-                log.debug("no heartbeat", cause=str(error))
+                self._say_trouble(error)
+                wait = max(wait, error.retry_after_seconds)
             except Exception:
                 log.exception("a heartbeat could not be made; this is a defect of First Token")
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(wait)
+
+    def _say_trouble(self, error: StoreUnavailable) -> None:
+        """With attempts to deliver the uplink says it; without any nobody else would."""
+        self._line.fails(error, silent=self._probing.away is not None, patient=self._handout is not None)
 
     def _beat(self) -> Heartbeat:
         spool, now = self._probing.spool, self._clock.now()
@@ -349,12 +336,12 @@ class Agent:
 
     def _heard(self, beat: Beat) -> None:
         self._offset = beat.offset_seconds
+        self._line.answers()
         if beat.config_digest not in (None, self._refused, self._handout.digest if self._handout else None):
             self._newer.set()
-        wrong = abs(beat.offset_seconds) > WRONG_CLOCK_SECONDS + beat.error_seconds
-        correction = -beat.offset_seconds if wrong else 0.0
-        if abs(correction - self._clock.correction_seconds) > WRONG_CLOCK_SECONDS / 2:
-            said = "this machine's clock is wrong: slots follow the hub's" if wrong else "the clock is right again"
+        correction = corrected(self._clock.correction_seconds, beat)
+        if correction != self._clock.correction_seconds:
+            said = "this machine's clock is wrong: slots follow the hub's" if correction else "the clock is right again"
             log.warning(said, seconds=round(beat.offset_seconds, 3))
             self._clock.correct(correction)
 

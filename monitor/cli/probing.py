@@ -192,6 +192,11 @@ class Probing:
         """What runs the slots, while it does."""
         return self._runner
 
+    @property
+    def away(self) -> str | None:
+        """Why nothing can be delivered now; None while it can, or when there was nothing to deliver."""
+        return self._uplink.away if self._uplink is not None else None
+
     def health(self) -> dict[str, str | None]:
         """Each part with None, or with the sentence that says what is wrong."""
         return {

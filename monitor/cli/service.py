@@ -63,7 +63,8 @@ def run(process: Process[C_contra]) -> int:
 class Process(Generic[C_contra]):
     """A service, its configuration file and the signals that it gets.
 
-    `load` reads the file (in a thread) and raises ConfigError; `secrets` are what logs must not say from then on.
+    `load` reads the file (in a thread) and raises ConfigError; `secrets` are what logs must not say from then on. The
+    files that `beside` names, such as those of keys, are watched as well.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class Process(Generic[C_contra]):
         scrubber: logs.Scrubber,
         load: Callable[[Path], C_contra],
         secrets: Callable[[C_contra], Sequence[Secret]],
+        beside: Callable[[], Sequence[Path]] = tuple,
     ) -> None:
         self._file = file
         self._service = service
         self._scrubber = scrubber
         self._load = load
         self._secrets = secrets
+        self._beside = beside
         self._ended = asyncio.Event()
         self._aborted = asyncio.Event()
         self._hung_up = asyncio.Event()
@@ -139,7 +142,7 @@ class Process(Generic[C_contra]):
     # ------------------------------------------------------------------------------------------------ reloading
 
     async def _follow_file(self) -> None:
-        async for _ in changes(self._file):
+        async for _ in changes(lambda: (self._file, *self._beside())):
             await self._reload("file change")
 
     async def _follow_signal(self) -> None:

@@ -1,4 +1,4 @@
-"""Notices that the configuration file has changed, also through swapped symlinks as Kubernetes does.
+"""Notices that files have changed, also through swapped symlinks as Kubernetes does.
 
 Hides polling: no inotify, which network file systems and container mounts do not serve.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 POLL_SECONDS = 2.0
@@ -27,22 +27,32 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 async def changes(
-    path: Path,
+    paths: Callable[[], Sequence[Path]],
     *,
     poll_seconds: float = POLL_SECONDS,
     settle_seconds: float = SETTLE_SECONDS,
     gone_seconds: float = GONE_SECONDS,
 ) -> AsyncIterator[None]:
-    """Yields each time the file has changed and then stayed the same for `settle_seconds`: a half-written file is no
-    change yet, a file that is gone for a moment neither. One that stays away for `gone_seconds` has changed, once.
+    """Yields each time one of the files has changed and all then stayed the same for `settle_seconds`: a half-written
+    file is no change yet, a file that is gone for a moment neither. One that stays away for `gone_seconds` has changed,
+    once. `paths` is asked at every look, and may answer otherwise after a change.
     """
-    known = await asyncio.to_thread(fingerprint, path)
+    watched = paths()
+    known = await asyncio.to_thread(_fingerprints, watched)
     while True:
         await asyncio.sleep(poll_seconds)
-        found = await asyncio.to_thread(fingerprint, path)
+        if (now := paths()) != watched:
+            watched, known = now, await asyncio.to_thread(_fingerprints, now)
+            continue
+        found = await asyncio.to_thread(_fingerprints, watched)
         if found == known:
             continue
-        await asyncio.sleep(gone_seconds if found is None else settle_seconds)
-        if await asyncio.to_thread(fingerprint, path) == found:
+        gone = any(after is None for before, after in zip(known, found, strict=True) if before != after)
+        await asyncio.sleep(gone_seconds if gone else settle_seconds)
+        if await asyncio.to_thread(_fingerprints, watched) == found:
             known = found
             yield
+
+
+def _fingerprints(paths: Sequence[Path]) -> list[Fingerprint]:
+    return [fingerprint(path) for path in paths]

@@ -87,6 +87,7 @@ class AgentFile:
     trusted: Trusted = field(default_factory=Trusted)
     log: Log = field(default_factory=Log)
     known_secrets: tuple[Secret, ...] = field(default=(), repr=False)
+    files: tuple[Path, ...] = ()  # of token, keys and the hub's CA: what they hold may change without this file
 
 
 def load_agent_file(path: str | os.PathLike[str], environ: Map[str, str] = os.environ) -> AgentFile:
@@ -117,6 +118,7 @@ def load_agent_file(path: str | os.PathLike[str], environ: Map[str, str] = os.en
         trusted=Trusted(secrets=secrets, ca_files=ca_files),
         log=Log(level=value.log.level, format=value.log.format),
         known_secrets=(*notes.secrets, token, *(one.value for one in secrets.values())),
+        files=tuple(map(notes.path, filter(None, (value.token_file, value.ca_file, *_key_files(value))))),
     )
 
 
@@ -148,6 +150,10 @@ def _secrets(notes: Notes, entry: Entry[AgentKeys]) -> dict[str, BoundSecret]:
         if value is not None:
             found[name] = BoundSecret(value=value, origin=written.origin)
     return found
+
+
+def _key_files(value: AgentKeys) -> list[str | None]:
+    return [one.file for one in value.secrets.values()]
 
 
 def _from_file(notes: Notes, file: str, path: str, line: int) -> Secret | None:

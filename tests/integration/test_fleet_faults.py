@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import signal
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,7 +127,9 @@ def test_two_hubs_and_the_same_batch_to_both(fleet: Fleet) -> None:
 
 
 def test_a_token_that_is_revoked_in_flight(fleet: Fleet) -> None:
-    """A revoked agent delivers nothing from then on, says so once, loses nothing, and goes on with a new token."""
+    """A revoked agent delivers nothing from then on, says so once, loses nothing, and goes on once its token's file
+    holds a new one.
+    """
     agent = fleet.agent("lagos")
     agent.start()
     fleet.until_rows(3)
@@ -139,8 +140,6 @@ def test_a_token_that_is_revoked_in_flight(fleet: Fleet) -> None:
     assert fleet.rows() <= before + 3  # what was under way when it was revoked
     done = fleet.command("vantage", "rotate", "lagos", "--config", str(fleet.file), "--json")
     (fleet.folder / "agent-lagos" / "token").write_text(json.loads(done.stdout)["token"])
-    assert agent.process is not None
-    agent.process.send_signal(signal.SIGHUP)
     fleet.until_rows(6)
     fleet.settled()
     balanced(fleet)

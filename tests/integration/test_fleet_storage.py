@@ -143,12 +143,12 @@ class SteppingClock(CorrectedClock):
 def test_a_wall_clock_that_jumps(fleet: Fleet, hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hours on or back: the schedule neither stalls nor repeats itself, and slots follow the hub's clock soon."""
     monkeypatch.setenv("SIM_KEY", SIM_KEY)
-    monkeypatch.setattr("monitor.cli.agent.HEARTBEAT_SECONDS", 1.0)
     fleet.agent("lagos")
     clock = SteppingClock()
 
     async def live() -> None:
-        agent = Agent(load_agent_file(fleet.folder / "agent-lagos" / "agent.yaml"), clock)
+        own = load_agent_file(fleet.folder / "agent-lagos" / "agent.yaml")
+        agent = Agent(own, clock, heartbeat_seconds=1.0)
         await agent.start()
         try:
             await more(5)

@@ -289,3 +289,19 @@ def test_late_is_counted_from_the_attempts_end():
     assert not is_late(ended, START + limit + timedelta(seconds=30))
     assert is_late(ended, START + limit + timedelta(seconds=31))
     assert is_late(attempt(0), START + limit + timedelta(seconds=1))
+
+
+async def test_a_store_that_wants_to_be_left_alone(spool):
+    """It is not asked before its time is over, however short our own pauses are; then it is."""
+    shop = Shop()
+    shop.away = True
+    shop.why.retry_after_seconds = 1.0
+    async with delivering(spool, shop) as uplink:
+        await spool.append(attempt(1))
+        uplink.wake()
+        await until(lambda: uplink.away is not None)
+        calls, since = shop.calls, asyncio.get_running_loop().time()
+        shop.away = False
+        await until(lambda: shop.calls > calls)
+        assert asyncio.get_running_loop().time() - since >= 0.9
+        await until(lambda: spool.depth == 0)
