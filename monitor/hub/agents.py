@@ -136,13 +136,14 @@ class Door:
 
     async def upload(self, request: Request, vantage: str) -> Response:
         """Read, unpack, store."""
-        unpack = _unpacker(request.headers.get("content-encoding", ""))
-        async with _Place(self._reading):
-            packed = await self._body(request, MAX_PACKED_BYTES)
-            with self._metrics.ingesting() as batch:
-                async with _Place(self._taking):
-                    receipt = await asyncio.to_thread(self._take, vantage, packed, unpack)
-                batch.stored(vantage, _counts(receipt))
+        with self._metrics.ingesting() as batch:
+            unpack = _unpacker(request.headers.get("content-encoding", ""))
+            async with _Place(self._reading):
+                packed = await self._body(request, MAX_PACKED_BYTES)
+                with batch.timed():
+                    async with _Place(self._taking):
+                        receipt = await asyncio.to_thread(self._take, vantage, packed, unpack)
+            batch.stored(vantage, _counts(receipt))
         return Response(encode_receipt(receipt, self._clock.now()), media_type="application/json")
 
     def _take(self, vantage: str, packed: bytearray, unpack: Callable[[bytearray], bytes]) -> Receipt:

@@ -69,18 +69,15 @@ class FleetMetrics(Collector):
 
     @contextmanager
     def ingesting(self) -> Iterator[Batch]:
-        """Time one upload and count what becomes of it; errors pass through."""
-        began = time.perf_counter()
+        """Count what becomes of one upload, from its first byte on; errors pass through."""
         try:
-            yield Batch(self._attempts)
+            yield Batch(self._attempts, self._seconds)
         except BaseException as error:
             ours = isinstance(error, StoreUnavailable) or getattr(error, "status", 500) >= 500
             self._batches.labels("failed" if ours else "refused").inc()
             raise
         else:
             self._batches.labels("stored").inc()
-        finally:
-            self._seconds.observe(time.perf_counter() - began)
 
     def expect(self, vantages: Iterable[str]) -> None:
         """Count rows of these vantage points from zero on, and say nothing more of others."""
@@ -147,6 +144,16 @@ class Batch:
     """One upload that is being counted."""
 
     attempts: Counter
+    seconds: Histogram
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Time what is done with it once it is there: its sender's line is not ours."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds.observe(time.perf_counter() - began)
 
     def stored(self, vantage: str, rows: Mapping[str, int]) -> None:
         """Count its rows, by what became of them: each of `RESULTS`."""

@@ -246,8 +246,10 @@ def test_a_planted_token_is_nowhere(fleet: Fleet, token: str) -> None:
 
 
 def test_many_refusals_are_counted(fleet: Fleet, token: str) -> None:
-    """Each refused upload is a number that an alert can see."""
+    """Each refused upload is a number that an alert can see, whatever it was refused for."""
     before = fleet.metric("firsttoken_ingest_batches_total", result="refused")
     fleet.post("attempts", token, b"broken")
-    until(lambda: fleet.metric("firsttoken_ingest_batches_total", result="refused") > before, "it is counted")
+    fleet.post("attempts", token, b"{}", **{"content-encoding": "br"})
+    fleet.post("attempts", token, bytes(MAX_PACKED_BYTES + 1))
+    until(lambda: fleet.metric("firsttoken_ingest_batches_total", result="refused") == before + 3, "they are counted")
     assert json.loads(fleet.get("/readyz"))["ready"]
