@@ -18,7 +18,21 @@ from panels import (
     steps,
     words,
 )
-from queries import FILTER, HOURS, TAG, UID, links, notes, percentiles, rank, ranked, record_variables, sql
+from queries import (
+    COUNTS,
+    FILTER,
+    HOURS,
+    TAG,
+    TIMES,
+    UID,
+    links,
+    notes,
+    percentiles,
+    rank,
+    ranked,
+    record_variables,
+    sql,
+)
 
 NOW = "hour >= date_trunc('hour', $__timeTo()::timestamptz) - interval '1 hour'"
 """The last full hour and the one that runs."""
@@ -36,15 +50,15 @@ SERVED_FROM = f"""SELECT DISTINCT served_from_city AS city, served_from_latitude
   served_from_longitude AS longitude
 FROM series_facts WHERE {FILTER} AND served_from_latitude IS NOT NULL ORDER BY 1"""
 
-GAP = f"""WITH bins AS (
-  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, series_id, bin, sum(n) AS n
-  FROM hourly_bins WHERE measure = 'ttft' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
+GAP = f"""WITH {TIMES}, bins AS (
+  SELECT time, series_id, bin, {COUNTS} AS n
+  FROM hourly_bins JOIN hours USING (hour) WHERE measure = 'ttft' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT time, series_id, bin, sum(n) OVER (PARTITION BY time, series_id ORDER BY bin) AS upto,
     sum(n) OVER (PARTITION BY time, series_id) AS total
   FROM bins
 ), medians AS (
-  SELECT time, series_id, bin_seconds(min(bin)) AS p50 FROM ranked WHERE upto >= 0.5 * total GROUP BY time, series_id
+  SELECT time, series_id, bin_seconds(min(bin)) AS p50 FROM ranked WHERE 2 * upto >= total GROUP BY time, series_id
 ), gaps AS (
   SELECT m.time, f.vantage, m.p50 - min(m.p50) OVER (PARTITION BY m.time, f.target, f.probe) AS gap
   FROM medians m JOIN series_facts f USING (series_id)
@@ -131,8 +145,8 @@ ORDER BY vantage, provider"""
 
 LOOKS = f"""FROM sightings
 WHERE started_at >= $__timeFrom()::timestamptz AND started_at <= $__timeTo()::timestamptz AND valid
-  AND vantage_id IN (SELECT vantage_id FROM series_facts WHERE {FILTER})"""
-"""Of the vantage points from which anything is measured that is chosen."""
+  AND vantage_id = ANY(ARRAY(SELECT DISTINCT vantage_id FROM series_facts WHERE {FILTER}))"""
+"""Of the vantage points from which anything is measured that is chosen; these are looked up first, once."""
 LINE = f"""SELECT ($__timeGroup(started_at, $__interval))::bigint AS time, vantage AS metric, avg(up::int) AS value
 {LOOKS} GROUP BY 1, 2 ORDER BY 1, 2"""
 LINE_TIMES = f"""SELECT ($__timeGroup(started_at, $__interval))::bigint AS time,
@@ -210,7 +224,7 @@ dashboard = Board(
                 targets=[sql(GAP, form="time_series")],
                 unit="s",
                 minimum=0,
-                interval="3h",
+                interval="6h",
                 high=9,
             ),
         ],

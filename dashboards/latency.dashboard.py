@@ -6,9 +6,11 @@ from grafanalib.core import Time
 from panels import Board, Heatmap, Sentence, Table, TimeSeries, override
 from queries import (
     CHOSEN,
+    COUNTS,
     FILTER,
     HOURS,
     TAG,
+    TIMES,
     UID,
     custom,
     links,
@@ -25,9 +27,9 @@ BY = "${by:raw}"
 """The column that the variable `by` names; its values are fixed."""
 HERE = {"interval": "1h", "unit": "s", "minimum": 0}
 
-SPEED = f"""WITH bins AS (
-  SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS name, bin, sum(n) AS n
-  FROM hourly_bins WHERE measure = 'token' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
+SPEED = f"""WITH {TIMES}, bins AS (
+  SELECT time, {BY} AS name, bin, {COUNTS} AS n
+  FROM hourly_bins JOIN hours USING (hour) WHERE measure = 'token' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT time, name, bin, sum(n) OVER (PARTITION BY time, name ORDER BY bin) AS upto,
     sum(n) OVER (PARTITION BY time, name) AS total
@@ -46,13 +48,13 @@ FAILED = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS m
 FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY 1, 2 ORDER BY time, metric"""
 
 WEEK = f"""WITH hours AS (
-  SELECT hour, bin, sum(n) AS n FROM hourly_bins
+  SELECT hour, bin, {COUNTS} AS n FROM hourly_bins
   WHERE measure = 'ttft' AND hour >= $__timeTo()::timestamptz - interval '28 days' AND hour <= $__timeTo()::timestamptz
     AND {FILTER}
   GROUP BY hour, bin
 ), bins AS (
   SELECT extract(isodow FROM hour AT TIME ZONE 'UTC')::int AS day,
-    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at, bin, sum(n) AS n
+    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at, bin, {COUNTS} AS n
   FROM hours GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT day, at, bin, sum(n) OVER (PARTITION BY day, at ORDER BY bin) AS upto,
