@@ -67,8 +67,11 @@ def patient(store: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def fill(store: Engine, chosen: argparse.Namespace, until: datetime) -> None:
-    """The record that ends at `until`: rollups, then raw rows with the rollups that the product makes of them."""
+def fill(store: Engine, chosen: argparse.Namespace, until: datetime) -> float:
+    """The record that ends at `until`: rollups, then raw rows with the rollups that the product makes of them.
+
+    Returns how many series-hours a second the product rolled up.
+    """
     since = until - timedelta(days=chosen.raw_days)
     begin, series = until - timedelta(days=chosen.days), chosen.vantages * chosen.targets
     with Progress(console=SCREEN, transient=True) as shown:
@@ -87,12 +90,15 @@ def fill(store: Engine, chosen: argparse.Namespace, until: datetime) -> None:
         with patient(store) as connection:
             record.coverage(connection, since, until)
             connection.execute(text(_DIRTY), {"first": since, "last": until - timedelta(hours=1)})
+        began = time.perf_counter()
         while made := rollups.refresh(store, until + record.DAY, max_hours=24 * series):
             shown.advance(steps, made / (24 * series))
+        rate = series * 24 * chosen.raw_days / (time.perf_counter() - began)
         with store.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("SET statement_timeout = 0"))
             connection.execute(text("VACUUM ANALYZE"))
         shown.advance(steps, 2)
+    return rate
 
 
 @contextmanager
@@ -217,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         migrate.upgrade(url)
         store = open_engine(url)
         began = time.perf_counter()
-        fill(store, chosen, until)
+        rate = fill(store, chosen, until)
         generated = {"seconds": round(time.perf_counter() - began), **size(store)}
         with reader(store) as grafana:
             took = ask(grafana, until, chosen.rounds)
@@ -227,6 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     over = [where for where, one in took.items() if one["median_ms"] > LIMIT_MS]
     report = {
         "generated": {"days": chosen.days, "raw_days": chosen.raw_days, **generated},
+        "series_hours_rolled_up_per_second": round(rate),
         "dashboards": {"queries": len(took), "over_500_ms": over, "ms": took},
         "p95_by_vantage": compared,
         "met": not over and bool(compared["met"]),

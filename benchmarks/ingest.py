@@ -4,7 +4,9 @@
 
 The hub is the real command in a process of its own, with an embedded Postgres (or DATABASE_URL); one agent's token, one
 connection, one batch after the other, as an agent sends them. The attempts are generated and all different: marks,
-tokens, facts and failures as a fleet has them. Exit code 1 when fewer than `--limit` attempts a second are taken in.
+tokens, facts and failures as a fleet has them. `judged_per_second` counts from the first upload until the hub has
+given every verdict that was due: the rate that it keeps up with. Exit code 1 when fewer than `--limit` attempts a
+second are taken in.
 """
 
 from __future__ import annotations
@@ -168,6 +170,14 @@ def send(port: int, token: str, bodies: list[bytes]) -> list[float]:
     return lasted
 
 
+def judged(url: str) -> float:
+    """Waits until no verdict is due any more; the instant, monotonic seconds."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+        while connection.execute("SELECT EXISTS (SELECT FROM unjudged WHERE due_at <= now())").fetchone() != (False,):
+            time.sleep(0.2)
+    return time.perf_counter()
+
+
 def copy(url: str, batch: int) -> tuple[int, float]:
     """Rows and seconds of a bare COPY of what the hub stored, batch by batch, into an equal table without a hub."""
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
@@ -212,13 +222,16 @@ def main() -> int:
                 gzip.compress(encode_upload(AGENT, encoded[at : at + asked.batch]), 6)
                 for at in range(0, len(encoded), asked.batch)
             ]
+            began = time.perf_counter()
             lasted = send(port, token, bodies)
+            all_judged = judged(url) - began
             rows, copied = copy(url, asked.batch)
     per_second = asked.attempts / sum(lasted)
     found = {
         "attempts": asked.attempts,
         "batch": asked.batch,
         "attempts_per_second": round(per_second),
+        "judged_per_second": round(asked.attempts / all_judged),
         "upload_seconds_median": round(statistics.median(lasted), 4),
         "upload_seconds_worst": round(max(lasted), 4),
         "upload_kilobytes_median": round(statistics.median(map(len, bodies)) / 1000, 1),

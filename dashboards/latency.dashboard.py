@@ -49,7 +49,7 @@ FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY 1, 2 ORDER BY time, metri
 
 WEEK = f"""WITH hours AS (
   SELECT hour, bin, {COUNTS} AS n FROM hourly_bins
-  WHERE measure = 'ttft' AND hour >= $__timeTo()::timestamptz - interval '28 days' AND hour <= $__timeTo()::timestamptz
+  WHERE measure = 'ttft' AND hour >= $__timeTo()::timestamptz - interval '14 days' AND hour <= $__timeTo()::timestamptz
     AND {FILTER}
   GROUP BY hour, bin
 ), bins AS (
@@ -178,7 +178,7 @@ dashboard = Board(
                 wide=12,
             ),
             Table(
-                title="The hours of the week: median TTFT of four weeks, UTC",
+                title="The hours of the week: median TTFT of two weeks, UTC",
                 description="A column or row of darker cells is a rush hour.",
                 targets=[sql(WEEK)],
                 unit="s",

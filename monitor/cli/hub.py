@@ -198,6 +198,7 @@ class Hub:
             config=lambda: self._config,
             known=lambda: self._known,
             sweeps=lambda: self._lease is not None and self._lease.held,
+            gently=False,
         )
         self._ingest = Ingest(
             keeping.store,

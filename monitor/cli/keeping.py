@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TEND_SECONDS = 60.0
 JUDGE_SECONDS = 4.0
+BACKLOG_SECONDS = 0.1
 RETRY_SECONDS = 5.0
 LINE_BACK = timedelta(hours=1)
 SIGHTING_WAYS = timedelta(seconds=30)
@@ -49,7 +50,8 @@ class Keeping:
     """Keeps the record in `storage`; judges and tends it from `start` to `stop`.
 
     `config` and `known` are asked each time, from any thread, and must return at once; so is `sweeps`: whether this
-    process judges and tends now, or another one does.
+    process judges and tends now, or another one does. A backlog of verdicts is worked off in batches: `gently`, where
+    the process measures, too, with the usual pause of `judge_seconds` after each.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class Keeping:
         config: Callable[[], Config],
         known: Callable[[], Known],
         sweeps: Callable[[], bool] = lambda: True,
+        gently: bool = True,
+        judge_seconds: float = JUDGE_SECONDS,
     ) -> None:
         self.storage = storage
         self._metrics = metrics
@@ -68,6 +72,8 @@ class Keeping:
         self._config = config
         self._known = known
         self._sweeps = sweeps
+        self._gently = gently
+        self._judge_seconds = judge_seconds
         self._writer = ThreadPoolExecutor(1, "store")
         self._tender = ThreadPoolExecutor(1, "sweep")
         self._tasks: list[asyncio.Task[None]] = []
@@ -178,12 +184,14 @@ class Keeping:
         """Verdicts follow their attempts within seconds: a look at an empty queue costs a millisecond."""
         loop = asyncio.get_running_loop()
         while True:
-            pause = JUDGE_SECONDS
+            pause = self._judge_seconds
             if not self._sweeps():
                 await asyncio.sleep(pause)
                 continue
             try:
                 self._count_verdicts(await loop.run_in_executor(self._tender, self.storage.judge, self._rule))
+                if not self._gently and await loop.run_in_executor(self._tender, self.storage.more_to_judge):
+                    pause = BACKLOG_SECONDS
             except StoreUnavailable as error:
                 pause = RETRY_SECONDS
                 log.debug("attempts cannot be judged now", cause=str(error))

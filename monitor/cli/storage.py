@@ -165,6 +165,10 @@ class Storage:
             self._asked_until = until
         return verdicts.sweep(engine, now, rules, max_attempts=JUDGE_AT_ONCE)
 
+    def more_to_judge(self) -> bool:
+        """Whether `judge` has left any because of its bound. Raises StoreUnavailable."""
+        return verdicts.due(self._ready(), self._clock.now())
+
     def latest_verdicts(self, per_series: int) -> Sequence[Judgement]:
         """See `store.live.LiveQueries`."""
         return self._queries().latest_verdicts(per_series)

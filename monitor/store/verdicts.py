@@ -73,6 +73,13 @@ def waiting(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM unjudged")).scalar_one())
 
 
+def due(engine: Engine, now: datetime) -> bool:
+    """Whether any attempt's verdict could be given now."""
+    with transaction(engine) as connection:
+        asked = text("SELECT EXISTS (SELECT FROM unjudged WHERE due_at <= :now)")
+        return bool(connection.execute(asked, {"now": now}).scalar_one())
+
+
 def forget(engine: Engine, before: datetime) -> None:
     """Drop verdicts, and questions, about attempts planned before an instant."""
     with transaction(engine) as connection:
