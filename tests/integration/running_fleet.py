@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -320,3 +322,60 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
+
+
+class Relay:
+    """A line between an agent and its hub that can be cut or made bad, whatever the connections over it.
+
+    Cut: nothing passes, and nobody is told, as when a cable is torn. Bad: what TCP makes of 30 % lost packets, pieces
+    that come late by a retransmission or several, and now and then a connection that breaks.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._server.getsockname()[1])
+        self._open = threading.Event()
+        self._open.set()
+        self.loss = 0.0
+        self._over = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Nothing passes from now on."""
+        self._open.clear()
+
+    def mend(self, loss: float = 0.0) -> None:
+        """What waited passes, at this loss."""
+        self.loss = loss
+        self._open.set()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._over = True
+        self._open.set()
+        self._server.close()
+
+    def _accept(self) -> None:
+        while not self._over:
+            with suppress(OSError):
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+                continue
+            time.sleep(0.05)
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := source.recv(1400):
+                self._open.wait()
+                while random.random() < self.loss:
+                    time.sleep(0.2)
+                if random.random() < self.loss / 100:
+                    break
+                sink.sendall(piece)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.running_fleet import Account, Fleet, free_port, running, wait
+from tests.integration.running_fleet import Account, Fleet, Relay, free_port, running, wait
 from tests.integration.running_up import until
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,6 +77,27 @@ def test_an_agent_that_is_killed_at_random_moments(fleet: Fleet) -> None:
     fleet.settled()
     account = balanced(fleet, "agent_off")
     assert account.measured >= 5
+
+
+def test_a_path_that_is_cut_and_then_bad(fleet: Fleet) -> None:
+    """Cut for longer than a heartbeat, then 30 % packet loss: the agent probes on, and everything arrives once."""
+    line = Relay(fleet.port)
+    agent = fleet.agent("lagos", hub=f"http://127.0.0.1:{line.port}")
+    try:
+        agent.start()
+        fleet.until_rows(3)
+        line.cut()
+        wait(18.0)
+        assert (fleet.waiting("lagos") or 0) >= 20
+        before = fleet.rows()
+        line.mend(loss=0.3)
+        until(lambda: fleet.rows() >= before + 20, "the backlog over a bad line", 120)
+        line.mend()
+        fleet.until_rows(3)
+        fleet.settled()
+        balanced(fleet)
+    finally:
+        line.close()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "garbage"])

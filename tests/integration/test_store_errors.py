@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
@@ -48,7 +49,7 @@ def over_tcp(folder: str) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def guarded(run_folder: Path) -> Iterator[str]:
     """host:port of a server on which `guarded` needs a password and may do nothing."""
-    with embedded.start(run_folder / "guarded", settings=FAST) as server:
+    with embedded.start(run_folder / f"guarded-{uuid4().hex[:8]}", settings=FAST) as server:
         admin = create_engine(engine.parse_url(server.url), isolation_level="AUTOCOMMIT")
         with admin.connect() as connection:
             rules = Path(str(connection.execute(text("SHOW hba_file")).scalar()))
