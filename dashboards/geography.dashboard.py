@@ -20,8 +20,10 @@ from panels import (
 )
 from queries import (
     COUNTS,
+    FACTS,
     FILTER,
     HOURS,
+    OF_FACTS,
     TAG,
     TIMES,
     UID,
@@ -50,9 +52,9 @@ SERVED_FROM = f"""SELECT DISTINCT served_from_city AS city, served_from_latitude
   served_from_longitude AS longitude
 FROM series_facts WHERE {FILTER} AND served_from_latitude IS NOT NULL ORDER BY 1"""
 
-GAP = f"""WITH {TIMES}, bins AS (
+GAP = f"""WITH {TIMES}, {FACTS}, bins AS (
   SELECT time, series_id, bin, {COUNTS} AS n
-  FROM hourly_bins JOIN hours USING (hour) WHERE measure = 'ttft' AND {HOURS} AND {FILTER} GROUP BY 1, 2, 3
+  FROM series_bins JOIN hours USING (hour) WHERE measure = 'ttft' AND {HOURS} AND {OF_FACTS} GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT time, series_id, bin, sum(n) OVER (PARTITION BY time, series_id ORDER BY bin) AS upto,
     sum(n) OVER (PARTITION BY time, series_id) AS total

@@ -7,8 +7,10 @@ from panels import Board, Heatmap, Sentence, Table, TimeSeries, override
 from queries import (
     CHOSEN,
     COUNTS,
+    FACTS,
     FILTER,
     HOURS,
+    OF_FACTS,
     TAG,
     TIMES,
     UID,
@@ -47,15 +49,16 @@ FAILED = f"""SELECT ($__timeGroup(hour, $__interval))::bigint AS time, {BY} AS m
   sum(failed)::double precision / nullif(sum(success + failed), 0) AS value
 FROM hourly_counts WHERE {HOURS} AND {FILTER} GROUP BY 1, 2 ORDER BY time, metric"""
 
-WEEK = f"""WITH hours AS (
-  SELECT hour, bin, {COUNTS} AS n FROM hourly_bins
+WEEK = f"""WITH slots AS MATERIALIZED (
+  SELECT hour, extract(isodow FROM hour AT TIME ZONE 'UTC')::int AS day,
+    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at
+  FROM generate_series(date_trunc('hour', $__timeTo()::timestamptz - interval '14 days'), $__timeTo()::timestamptz,
+    interval '1 hour') AS hour
+), {FACTS}, bins AS (
+  SELECT day, at, bin, {COUNTS} AS n FROM series_bins JOIN slots USING (hour)
   WHERE measure = 'ttft' AND hour >= $__timeTo()::timestamptz - interval '14 days' AND hour <= $__timeTo()::timestamptz
-    AND {FILTER}
-  GROUP BY hour, bin
-), bins AS (
-  SELECT extract(isodow FROM hour AT TIME ZONE 'UTC')::int AS day,
-    extract(hour FROM hour AT TIME ZONE 'UTC')::int AS at, bin, {COUNTS} AS n
-  FROM hours GROUP BY 1, 2, 3
+    AND {OF_FACTS}
+  GROUP BY 1, 2, 3
 ), ranked AS (
   SELECT day, at, bin, sum(n) OVER (PARTITION BY day, at ORDER BY bin) AS upto,
     sum(n) OVER (PARTITION BY day, at) AS total

@@ -32,6 +32,9 @@ TIMES = """hours AS MATERIALIZED (
     date_trunc('hour', $__timeFrom()::timestamptz), $__timeTo()::timestamptz, interval '1 hour') AS hour
 )"""
 """A WITH clause: each hour of the range and the time that it is drawn at, reckoned once and not for every bin."""
+FACTS = f"facts AS MATERIALIZED (SELECT vantage_id, series_id FROM series_facts WHERE {FILTER})"
+"""A WITH clause: the series that are chosen."""
+OF_FACTS = "(vantage_id, series_id) IN (SELECT vantage_id, series_id FROM facts)"
 COUNTS = "sum(n::int)::int"
 """Attempts added up as what they are: a sum of bigint is a numeric, which costs thrice as much."""
 

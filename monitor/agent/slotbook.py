@@ -3,11 +3,13 @@
 Hides how an outage is known after the fact. A mark on disk, renewed every few seconds, says up to which instant every
 slot has its row or note; at the next start the time between that mark and now is an outage, and the boot's identity
 tells a power cut from a process that was off. Slots that still run hold the mark back, so that a `kill -9` hides none.
+What a full disk does not take is kept in memory, and written in its order when there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,6 +25,8 @@ ALIVE_SECONDS = 10.0
 OUTAGE_MARGIN = timedelta(seconds=1)
 """An outage is said to be that much longer at both ends: a slot between the mark and the end, or between the start and
 the first look at the schedule, is explained by it. One that was measured has its row, which goes before any note."""
+MOST_IN_MEMORY = 1_000
+"""Notes that wait for room on a full disk; the oldest give way."""
 MICROSECOND = timedelta(microseconds=1)
 
 
@@ -37,6 +41,8 @@ class SlotBook:
         self._planned: dict[str, tuple[PlannedSeries, ...]] = {}
         self._born = clock.now()
         self._began = self._born  # walking, in this life
+        self._unwritten: deque[tuple[str, Note]] = deque(maxlen=MOST_IN_MEMORY)
+        self._one_writer = asyncio.Lock()
         self._writing: set[asyncio.Task[None]] = set()
 
     def plan(self, series: Iterable[Series], names: Sequence[str], played: Iterable[str]) -> None:
@@ -72,15 +78,23 @@ class SlotBook:
         return self._born if alive_us is None else min(self._born, instant(alive_us * 1_000))
 
     def note(self, vantage: str, note: Note) -> None:
-        """Keep a note on disk, soon; what is asked of the spool is done in the order of asking."""
-        task = asyncio.create_task(self._write(vantage, note))
+        """Keep a note on disk, soon, and behind those that were given before it."""
+        self._unwritten.append((vantage, note))
+        task = asyncio.create_task(self._write())
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
 
-    async def _write(self, vantage: str, note: Note) -> None:
-        with suppress(SpoolFull):  # said by the spool itself
-            await self._spool.note(vantage, note)
-            self._wake()
+    async def _write(self) -> None:
+        async with self._one_writer:
+            while self._unwritten:
+                first = self._unwritten[0]
+                try:
+                    await self._spool.note(*first)
+                except SpoolFull:  # said by the spool itself
+                    return
+                if self._unwritten and self._unwritten[0] is first:  # it has not given way meanwhile
+                    self._unwritten.popleft()
+                self._wake()
 
     def _outage(self, vantage: str, until: datetime) -> None:
         """Say for how long nobody walked the slots of a vantage point, and whether the machine was off."""
@@ -115,7 +129,10 @@ class SlotBook:
         self._owed.pop((attempt.vantage, attempt.target, attempt.probe, attempt.scheduled_at), None)
 
     async def mark(self) -> None:
-        """Write down how far all is on disk."""
+        """Write down how far all is on disk; not while notes wait for room there."""
+        await self._write()
+        if self._unwritten:
+            return
         until = min(self._owed.values(), default=self._clock.now() + MICROSECOND) - MICROSECOND
         with suppress(SpoolFull):
             await self._spool.mark_alive(until, boot_id())

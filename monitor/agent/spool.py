@@ -42,6 +42,8 @@ from monitor.wire import WireError, decode, decode_note, decode_sighting, dumps,
 from monitor.witness import Sighting
 
 MOST_IN_ONE_TRANSACTION = 200
+ROOM_SHARE = 200
+"""A full spool makes room for a two-hundredth of its bound at a time: notes of losses then stay few."""
 MOST_REMEMBERED = 10_000
 """Attempts lost on a full disk whose slots are remembered until they can be noted."""
 HOUSEKEEPING_NS = 30 * 1_000_000_000
@@ -449,7 +451,8 @@ class Spool:
             file.lose("size", 1)
             raise SpoolFull(f"an attempt of {size} bytes exceeds the spool's bound of {self.max_bytes} bytes")
         if file.size_bytes + size > self.max_bytes:
-            gone = file.drop_oldest(file.size_bytes + size - self.max_bytes, "size")
+            room = max(file.size_bytes + size - self.max_bytes, self.max_bytes // ROOM_SHARE)
+            gone = file.drop_oldest(room, "size")
             _note_lost(file, map(_slot_of, gone), LossReason.SPOOL_FULL)
         return file.append(payload, self._now_us())
 

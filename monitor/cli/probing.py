@@ -263,7 +263,7 @@ class Probing:
 
     async def _note_gap(self, vantage: str, gap: GapNote) -> None:
         self._metrics.count_skipped(gap.slots)
-        await self._if_possible(self.spool.note(vantage, gap))
+        self.book.note(vantage, gap)
 
     def _look(self, config: Config) -> None:
         """Watch what a configuration says; what was seen of anything else is shown no more."""

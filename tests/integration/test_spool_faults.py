@@ -11,14 +11,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from monitor.agent.slotbook import SlotBook
 from monitor.agent.spool import Spool
-from monitor.model import Attempt, Outcome, SpoolFull
+from monitor.clock import Clock
+from monitor.model import Attempt, DialectName, Outcome, Probe, Series, SpoolFull, Target, Vantage
+from monitor.notes import LostNote, PlanNote
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -118,6 +122,46 @@ async def test_a_start_on_a_full_disk_waits_for_room(small_disk):
     assert spool.losses == {"disk_full": lost}
     assert attempt(0) in [row.attempt for row in await spool.take(1000)]
     await spool.close()
+
+
+def series(*targets: str) -> list[Series]:
+    return [
+        Series(
+            vantage=Vantage(name="lagos"),
+            target=Target(name=name, provider="p", model="m", dialect=DialectName.OPENAI_CHAT, url="http://x/v1"),
+            probe=Probe(name="q", prompt="hi", interval_seconds=60, deadline_seconds=30),
+        )
+        for name in targets
+    ]
+
+
+async def test_what_is_to_be_said_waits_for_room_on_a_full_disk(small_disk):
+    """A plan made while nothing can be written is said when there is room, before the one that came after it, and
+    until then nothing claims that all is on disk.
+    """
+    spool = Spool(small_disk / "spool.sqlite3", 100 * MIB, 86_400)
+    book = SlotBook(spool, Clock(), lambda: None)
+    fill_up(small_disk / "ballast")
+    for n in range(3000):  # what room there is within the file
+        with suppress(SpoolFull):
+            await spool.append(attempt(n, 400))
+        if spool.trouble is not None:
+            break
+    book.plan(series("first"), ["lagos"], ["lagos"])
+    await book.mark()
+    book.plan(series("first", "second"), ["lagos"], ["lagos"])
+    await book.mark()
+    assert spool.notes_waiting == 0
+    (small_disk / "ballast").unlink()
+    await book.mark()
+    notes = [row.note for row in await spool.take_notes(10)]
+    plans = [[one.grid.target for one in note.series] for note in notes if isinstance(note, PlanNote)]
+    assert plans == [["first"], ["first", "second"]]
+    assert all(isinstance(note, PlanNote | LostNote) for note in notes)
+    await spool.close()
+    again = Spool(small_disk / "spool.sqlite3", 100 * MIB, 86_400)
+    assert again.alive_before[0] is not None
+    await again.close()
 
 
 WRITER = """

@@ -284,6 +284,17 @@ async def test_what_is_dropped_is_noted_with_its_slots(tmp_path):
     await store.close()
 
 
+async def test_a_full_spool_does_not_note_each_loss_by_itself(tmp_path):
+    """Room is made for several at a time, a small part of the bound, so that notes of losses never crowd out others."""
+    store = spool(tmp_path, max_bytes=400_000)
+    await fill(store, 2500)
+    lost, notes = 2500 - store.depth, store.notes_waiting
+    assert lost > 100
+    assert 0 < notes <= lost / 4
+    assert store.size_bytes > 390_000
+    await store.close()
+
+
 async def test_a_broken_file_says_between_which_instants_it_lay(tmp_path):
     """A file set aside at the start may hold anything that is young enough to be kept."""
     store = spool(tmp_path, max_age=3600)
