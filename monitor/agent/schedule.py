@@ -74,9 +74,7 @@ class Cursor:
         return Cursor(self.grid, moved), here._due(first, last, runs=runs)
 
     def _due(self, first: int, last: int, *, runs: bool) -> Due:
-        """What was decided on in an earlier walk has its row or its note, and is not late in this one."""
         late_last = last - 1 if runs else last
-        first = min(late_last + 1, max(first, self.grid.first_after(self.walked.ceiling_us)))
         late_first = max(first, late_last - LATE_ROWS + 1)
         skipped = late_first - first
         return Due(

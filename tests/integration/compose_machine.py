@@ -280,6 +280,11 @@ class Machine:
             *self._users(),
             *self._hosts(name, service),
         ]
+        for place in service.get("tmpfs", []):
+            target, _, options = place.partition(":")
+            given = f"mode=1777,{options}" if options else "mode=1777"
+            lines.append(f"mkdir -p $R{target}; mount -t tmpfs -o {given} tmpfs $R{target}")
+        # Behind tmpfs: the checkout may lie below /tmp.
         trees = dict.fromkeys(("/usr", str(ROOT), sys.prefix, sys.base_prefix))
         lines += [f"[ -e $R{tree}/. ] || {{ mkdir -p $R{tree}; mount --bind {tree} $R{tree}; }}" for tree in trees]
         lines.append(f"ln -sfn {sys.prefix} $R/opt/firsttoken")
@@ -290,10 +295,6 @@ class Machine:
             lines.append(f"{make.format(mount.target)} $R{mount.target}; mount --bind {mount.source} $R{mount.target}")
             if mount.read_only:
                 lines.append(f"mount -o remount,bind,ro $R{mount.target}")
-        for place in service.get("tmpfs", []):
-            target, _, options = place.partition(":")
-            given = f"mode=1777,{options}" if options else "mode=1777"
-            lines.append(f"mkdir -p $R{target}; mount -t tmpfs -o {given} tmpfs $R{target}")
         if service.get("read_only"):
             lines.append("mount -o remount,ro $R")
         return "\n".join([*lines, self._exec(service, image, user)]) + "\n"

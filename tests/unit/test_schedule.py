@@ -102,31 +102,6 @@ def test_a_step_back_neither_stalls_nor_repeats():
     assert len(seen) == len(set(seen)) and len(seen) > 400
 
 
-def test_a_clock_that_started_years_back_blames_nobody_for_them():
-    """Put right, it says late of what nobody had decided on yet; slots of an earlier walk have their rows and notes."""
-    began = started()
-    cursor, _ = walk(began, *(NOW + n * 60 * US for n in range(1, 30)))
-    stopped = cursor.walked
-    resumed = Cursor.resume(began.grid, stopped, NOW - 9_000 * HOUR)
-    cursor, (ran,) = walk(resumed, resumed.next_us(NOW - 9_000 * HOUR))
-    _, (due,) = walk(cursor, NOW + 2 * HOUR)
-    assert ran.run is not None
-    first = began.grid.slot(began.grid.first_after(stopped.ceiling_us))
-    assert due.skipped_from == first.scheduled_at
-    assert due.skipped + len(due.late) in range(89, 92)
-
-
-def test_a_short_step_within_an_earlier_walk_is_nobodys_loss():
-    """Back by two hours and on by one: nothing is late, as all of it was walked before."""
-    cursor, _ = walk(started(), *(NOW + n * 60 * US for n in range(1, 240)))
-    cursor, _ = walk(cursor, NOW + 2 * HOUR)
-    at = cursor.next_us(NOW + 2 * HOUR)
-    cursor, (again,) = walk(cursor, at)
-    _, (due,) = walk(cursor, at + HOUR)
-    assert again.run is not None
-    assert (due.late, due.skipped, due.skipped_from) == ((), 0, None)
-
-
 def test_a_small_step_back_waits_for_the_next_slot():
     """Back by less than an interval: the slot that ran is not run again, the next one comes in its time."""
     cursor = started()
