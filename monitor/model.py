@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from monitor.timeline import Gaps, Phase, Timeline
 
@@ -297,8 +298,12 @@ class Probe:
 
         Checks are no part of it: they judge the answer and change nothing about its times.
         """
-        asked = [self.prompt, self.max_output_tokens, self.connection, self.nonce]
-        return hashlib.blake2b(json.dumps(asked).encode(), digest_size=6).hexdigest()
+        return _version(self.prompt, self.max_output_tokens, self.connection, self.nonce)
+
+
+@lru_cache(maxsize=1024)  # every attempt says it
+def _version(*asked: object) -> str:
+    return hashlib.blake2b(json.dumps(asked).encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

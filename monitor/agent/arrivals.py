@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
 import selectors
 import socket
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from monitor.clock import NS, Clock
 from monitor.model import TcpFacts
@@ -32,12 +33,12 @@ BRIEFLY_NS = 200_000
 """A turn so short that all of it may count as waiting for a processor: asking once a turn is then enough."""
 NOTICED_BUSY_NS = 5_000_000
 """Turns of the loop longer than this are remembered, for `Polls.worst_between`."""
+_EPOLL: tuple[type, ...] = (select.epoll,) if hasattr(select, "epoll") else ()
 _TIMESPEC = struct.Struct("@qq")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """One read of a socket. Times are monotonic nanoseconds."""
 
     data: bytes
@@ -105,6 +106,8 @@ class Polls(selectors.DefaultSelector):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__()
+        own = getattr(self, "_selector", None)
+        self._epoll: Any = own if isinstance(own, _EPOLL) else None  # other systems have other selectors
         self._now = (clock or Clock()).monotonic_ns
         self._schedstat = _SchedStat()
         self._waited_ns = 0  # by this thread for a processor so far, as known at `_asked_ns`
@@ -120,7 +123,7 @@ class Polls(selectors.DefaultSelector):
         self.turns += 1
         if entered - self.returned_ns >= NOTICED_BUSY_NS:
             self._long_turns.append((entered, entered - self.returned_ns))
-        events = super().select(0)
+        events = super().select(0) if self._anything_ready() else []
         if events or (timeout is not None and timeout <= 0):
             self.empty_since_ns, self._looked_ns = self._looked_ns, entered
             self.returned_ns = self._now()
@@ -134,6 +137,10 @@ class Polls(selectors.DefaultSelector):
         waited = self._waited_ns - waited_before
         self.empty_since_ns = self._looked_ns = max(entered, self.returned_ns - waited - GIL_SLACK_NS)
         return events
+
+    def _anything_ready(self) -> bool:
+        """Ask the kernel alone: most polls find nothing at first, and a whole `select` costs several times as much."""
+        return self._epoll is None or bool(self._epoll.poll(0, 1))
 
     def worst_between(self, begin_ns: int, end_ns: int) -> int:
         """The longest turn of the loop that overlaps the interval, ns; 0 when none exceeded `NOTICED_BUSY_NS`."""

@@ -77,18 +77,21 @@ def _error(seen: Seen) -> tuple[FailureKind, str] | None:
 
 def _not_a_stream(ending: Ending) -> tuple[FailureKind, str] | None:
     first = ending.opening.removeprefix(b"\xef\xbb\xbf").lstrip()
-    kept = scrub(ending.opening[:300].decode("utf-8", "replace"), limit=200)
     if first[:1] == b"<":
-        return K.NOT_A_STREAM, f"an HTML page instead of a stream: {kept}"
+        return K.NOT_A_STREAM, f"an HTML page instead of a stream: {_begins(ending)}"
     if first[:1] in (b"{", b"[") and not _is_ndjson(ending, first):
-        return K.NOT_A_STREAM, f"one JSON answer instead of a stream: {kept}"
+        return K.NOT_A_STREAM, f"one JSON answer instead of a stream: {_begins(ending)}"
     silent = not ending.seen.frames and not ending.seen.keepalives
     silent = silent or (not ending.seen.understood and first[:1] == b"\0")  # AWS frames hold line ends and colons
     if not first or not silent:
         return None
     if _is_text(first):
-        return K.NOT_A_STREAM, f"plain text instead of a stream: {kept}"
+        return K.NOT_A_STREAM, f"plain text instead of a stream: {_begins(ending)}"
     return K.PROTOCOL_ERROR, f"{ending.body_bytes} bytes that are no text ({ending.content_type[:60] or 'no type'})"
+
+
+def _begins(ending: Ending) -> str:
+    return scrub(ending.opening[:300].decode("utf-8", "replace"), limit=200)
 
 
 def _is_ndjson(ending: Ending, first: bytes) -> bool:

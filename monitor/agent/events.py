@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from monitor.model import FailureKind, Tokens
 
@@ -38,8 +40,7 @@ class EventKind(StrEnum):
     OTHER = "other"  # a frame without meaning for the measurement, after the first token
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StreamEvent(NamedTuple):
     """One thing a stream said.
 
     `text` is what a token adds: visible text, reasoning, or a tool's input (empty when only the tool was named).
@@ -54,10 +55,10 @@ class StreamEvent:
     text: str = ""
     tokens: Tokens | None = None
     finish_reason: str | None = None
-    server: Mapping[str, float] = field(default_factory=dict)
+    server: Mapping[str, float] = MappingProxyType({})
     model: str | None = None
     failure: tuple[FailureKind, str] | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)

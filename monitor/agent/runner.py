@@ -53,7 +53,7 @@ class Outlets:
     """Where the runner's results go. None of them may raise; the asynchronous ones are awaited by nobody's timer."""
 
     record: Record  # every attempt, missed ones included
-    mark: Callable[[SeriesKey, Walked], Awaitable[None]]  # how far a series has come, to be kept on disk
+    mark: Callable[[SeriesKey, Walked], None]  # how far a series has come, to be kept on disk
     skip: Callable[[str, GapNote], Awaitable[None]]  # slots of a vantage point that were passed over without rows
     stepped: Callable[[], None] = lambda: None  # the wall clock moved by more than a second, or the machine slept
     owe: Callable[[Slot], None] = lambda slot: None  # a slot that `record` will have an attempt of
@@ -136,7 +136,7 @@ class Runner:
         self._walked: dict[SeriesKey, Walked] = {}
         self._admission = Admission(max_concurrent, per_provider or {}, pace)
         self._attempts: set[asyncio.Task[None]] = set()
-        self._errands: set[asyncio.Task[None]] = set()  # recording, marking, releasing
+        self._errands: set[asyncio.Task[None]] = set()  # recording, releasing
         self._scheduler = AsyncIOScheduler(timezone="UTC", executors={"default": LookExecutor()})
         self._tick: asyncio.Task[None] | None = None
         self._apart_ns = 0
@@ -304,7 +304,7 @@ class Runner:
         lane.cursor, due = before.look(self._now_us())
         if lane.cursor == before:
             return
-        self._spawn(self._out.mark(key_of(lane.series), lane.cursor.walked), self._errands)
+        self._out.mark(key_of(lane.series), lane.cursor.walked)
         for slot in (*due.late, *((due.run,) if due.run is not None else ())):
             self._out.owe(slot)
         self._note_late(lane, due)

@@ -122,6 +122,8 @@ _View = tuple[str, list[Span]]
 
 def _without(text: str, pieces: dict[int, set[str]]) -> str:
     """The text with every run of hits, in any of its readings, replaced by stars."""
+    if not pieces:
+        return text
     parts: list[str] = []
     end = 0
     for begin, after in sorted(_hits(text, pieces)):

@@ -123,6 +123,8 @@ class Spool:
         self._acknowledged: set[int] = set()  # delivered rows that are not deleted yet
         self._forgotten: set[int] = set()  # of these, what the transaction under way deletes
         self._facts = _Facts()
+        self._walked: dict[SeriesKey, Walked] = {}  # marks that wait for the next transaction
+        self._marking = threading.Lock()
         self._unwritten: list[Attempt] = []  # lost on a full disk, and not yet said so
         self._broken: list[Broken] = []
         self._housekept_ns = 0
@@ -253,9 +255,13 @@ class Spool:
         broken, self._broken = self._broken, []
         return broken
 
-    async def mark(self, series: SeriesKey, walked: Walked) -> None:
-        """Remember how far a series has come; what was asked earlier is on disk no later than this."""
-        await self._ask(lambda file: file.mark(series, walked))
+    def mark(self, series: SeriesKey, walked: Walked) -> None:
+        """Remember how far a series has come: on disk together with whatever is asked next, at the latest at `close`.
+
+        So a slot's mark costs no write of its own, and is there whenever its attempt is.
+        """
+        with self._marking:
+            self._walked[series] = walked
 
     async def marks(self) -> Mapping[SeriesKey, Walked]:
         """How far each series had come."""
@@ -280,7 +286,7 @@ class Spool:
         while open_for_business:
             jobs: list[_Job[Any]] = []
             open_for_business = self._collect(jobs)
-            if jobs:
+            if jobs or (self._walked and not open_for_business):
                 self._run(jobs)
         if self._file is not None:
             self._file.close()
@@ -312,6 +318,7 @@ class Spool:
         try:
             file.begin()
             self._write_uncounted(file)
+            marks = self._write_marks(file)
             for job in jobs:
                 self._try(file, job)
             self._housekeep(file)
@@ -322,6 +329,8 @@ class Spool:
             raise
         self._uncounted.clear()
         self._unwritten.clear()
+        with self._marking:
+            self._walked = {key: walked for key, walked in self._walked.items() if marks.get(key) != walked}
         self._acknowledged.difference_update(self._forgotten)
         self._forgotten = set()
         self._publish()
@@ -498,6 +507,13 @@ class Spool:
         one = row.attempt
         if not one.try_number:
             _note_lost(file, [(one.vantage, one.target, one.probe, one.scheduled_at)], LossReason.REJECTED)
+
+    def _write_marks(self, file: SpoolFile) -> dict[SeriesKey, Walked]:
+        with self._marking:
+            marks = dict(self._walked)
+        for series, walked in marks.items():
+            file.mark(series, walked)
+        return marks
 
     def _write_uncounted(self, file: SpoolFile) -> None:
         for reason, count in self._uncounted.items():

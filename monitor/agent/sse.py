@@ -9,7 +9,7 @@ grows beyond its bound ends the parse with one `too_large` frame.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -21,8 +21,7 @@ _WHOLE_EVENT = re.compile(rb"(?:event: ?([^\n]*)\n)?data: ?([^\n]*)\n\n")
 """An event as nearly all servers write it; what else lines may hold is read line by line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One event of the stream, one comment, or the notice that a bound was passed.
 
     `data` is None when the event had no `data:` line at all, which is not the same as an empty one. `error` holds

@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -391,7 +392,7 @@ class Roads:
         current_tape.set(tape)
         request = self._client.build_request(
             method,
-            url,
+            _parsed(url),
             headers=dict(headers),
             content=content,
             extensions={"lane": lane, "trace": tape_steps(tape), "timeout": {"connect": connect_timeout}},
@@ -409,6 +410,11 @@ class Roads:
         """Close the client and let the resolver's threads end."""
         await self._client.aclose()
         self._resolver.shutdown(wait=False, cancel_futures=True)
+
+
+@lru_cache(maxsize=1024)  # every attempt of a target asks there
+def _parsed(url: str) -> httpx.URL:
+    return httpx.URL(url)
 
 
 def tape_steps(tape: Tape) -> Callable[[str, dict[str, Any]], Any]:

@@ -233,7 +233,7 @@ class Probing:
         gate = Gate(prober.run, spending, self._pace, self._clock)
         outlets = Outlets(
             record=self._record,
-            mark=lambda key, walked: self._if_possible(self.spool.mark(key, walked)),
+            mark=self.spool.mark,
             skip=self._note_gap,
             stepped=self.book.stepped,
             owe=self.book.owe,

@@ -71,7 +71,7 @@ class Ledger:
     async def record(self, attempt: Attempt, one: Series) -> None:
         self.attempts.append(attempt)
 
-    async def mark(self, key: tuple[str, str, str], walked: Walked) -> None:
+    def mark(self, key: tuple[str, str, str], walked: Walked) -> None:
         self.marks[key] = walked
 
     async def skip(self, vantage: str, gap: GapNote) -> None:

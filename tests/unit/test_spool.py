@@ -236,8 +236,8 @@ async def test_marks_and_notes_survive_a_restart(tmp_path):
     walked = Walked(handled_us=10, ceiling_us=20, repeats=1)
     gap = GapNote(id=0, target="t", probe="q", first_at=START, last_at=START, slots=7, reason="late")
     store = spool(tmp_path)
-    await store.mark(KEY, Walked(handled_us=1, ceiling_us=1))
-    await store.mark(KEY, walked)
+    store.mark(KEY, Walked(handled_us=1, ceiling_us=1))
+    store.mark(KEY, walked)
     await store.note("lagos", gap)
     agent = store.agent
     await store.mark_alive(START, "boot-1")
@@ -250,6 +250,23 @@ async def test_marks_and_notes_survive_a_restart(tmp_path):
     assert store.alive_before == (microseconds(START), "boot-1")
     await store.delete_notes([note.id])
     assert (store.notes_waiting, await store.take_notes(10)) == (0, [])
+    await store.close()
+
+
+async def test_a_mark_is_on_disk_no_later_than_its_attempt(tmp_path):
+    """It waits for the next write and goes with it; the last ones go at the end."""
+    walked = Walked(handled_us=10, ceiling_us=20)
+    store = spool(tmp_path)
+    store.mark(KEY, walked)
+    await fill(store, 1)
+    with sqlite3.connect(store.path) as other:
+        assert other.execute("SELECT handled_us, ceiling_us FROM walked").fetchall() == [(10, 20)]
+    other.close()
+    store.mark(KEY, replace(walked, handled_us=11))
+    store.mark(KEY, replace(walked, handled_us=12))
+    await store.close()
+    store = spool(tmp_path)
+    assert await store.marks() == {KEY: replace(walked, handled_us=12)}
     await store.close()
 
 
@@ -326,7 +343,7 @@ async def test_a_file_of_version_1_is_upgraded_in_place(tmp_path):
     """Attempts, marks and gaps of the previous release's spool stay; its gaps are notes now."""
     store = spool(tmp_path)
     ids = await fill(store, 3)
-    await store.mark(KEY, Walked(handled_us=10, ceiling_us=20))
+    store.mark(KEY, Walked(handled_us=10, ceiling_us=20))
     await store.close()
     with sqlite3.connect(store.path, isolation_level=None) as db:
         db.executescript(
