@@ -16,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -136,6 +135,7 @@ class Spool:
             self._file.alive() if self._file is not None else (None, None)
         )
         """Up to when everything was on disk in an earlier life (microseconds), and in which boot; None: not known."""
+        self._closing = False
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="spool", daemon=True)
         self._thread.start()
@@ -269,11 +269,12 @@ class Spool:
 
     async def close(self) -> None:
         """Finish what was asked, close the file and let others have it."""
+        self._closing = True
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
     async def _ask(self, work: Callable[[SpoolFile], T], *, appends: Attempt | None = None, reads: bool = False) -> T:
-        if not self._thread.is_alive():
+        if self._closing:  # nothing would answer what queues up behind the end
             raise SpoolFull(f"the spool {self.path} is closed")
         job = _Job(work, appends, reads)
         self._jobs.put(job)
@@ -338,10 +339,12 @@ class Spool:
 
     @staticmethod
     def _try(file: SpoolFile, job: _Job[Any]) -> None:
-        """A job's own mistake (an attempt that cannot be encoded) is its own; SQLite's errors end the transaction."""
+        """A job's own mistake (an attempt that cannot be encoded) is its own; the disk's errors end the transaction."""
         try:
             job.outcome = job.work(file)
-        except (WireError, SpoolFull) as error:
+        except (sqlite3.Error, SpoolCorrupt, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001  # told to whoever asked; the thread and the other jobs go on
             job.outcome = error
 
     def _accept(self, jobs: list[_Job[Any]]) -> None:
@@ -479,10 +482,15 @@ class Spool:
 
     @staticmethod
     def _take_notes(file: SpoolFile, limit: int) -> list[SpooledNote]:
-        found = []
+        found, broken = [], []
         for note_id, vantage, payload in file.notes(limit):
-            with suppress(WireError, ValueError):
-                found.append(SpooledNote(vantage, decode_note(vantage, json.loads(payload) | {"id": note_id})))
+            try:
+                found.append(SpooledNote(vantage, decode_note(vantage, {**json.loads(payload), "id": note_id})))
+            except (WireError, ValueError, TypeError) as error:
+                log.warning("a note about slots cannot be read and is dropped", vantage=vantage, cause=str(error)[:500])
+                broken.append(note_id)
+        if broken:  # left where they are they would be taken again and again, and hold up whatever is behind them
+            file.delete_notes(broken)
         return found
 
     @staticmethod

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 import structlog
 
@@ -59,12 +60,22 @@ DeliverNotes = Callable[[Sequence[SpooledNote]], Awaitable[Sequence[tuple[int, s
 DeliverSightings = Callable[[Sequence[Sighting]], Awaitable[Sequence[tuple[Sighting, str]]]]
 """Takes sightings; gives those that will never be taken, and why."""
 REFUSES = "the store takes nothing until this is mended; attempts wait in the spool"
+T = TypeVar("T")
 log = structlog.get_logger("firsttoken.uplink")
 
 
 def is_late(attempt: Attempt, now: datetime) -> bool:
     """Whether an attempt that arrives at `now` ended more than `LATE_AFTER_SECONDS` ago."""
     return (now - attempt.started_at).total_seconds() - attempt.timeline.lasted_ns / 1e9 > LATE_AFTER_SECONDS
+
+
+async def _in_time(delivery: Awaitable[T]) -> T:
+    """What a delivery answers; a store that lets it wait counts as away."""
+    try:
+        async with asyncio.timeout(DELIVERY_SECONDS):
+            return await delivery
+    except TimeoutError as error:
+        raise StoreUnavailable(f"no answer within {DELIVERY_SECONDS:.0f} s") from error
 
 
 @dataclass(slots=True)
@@ -236,7 +247,7 @@ class Uplink:
 
     async def _deliver_or_halve(self, rows: Sequence[SpooledRow], tally: _Tally) -> None:
         try:
-            refusals = await self._deliver_in_time([row.attempt for row in reversed(rows)])
+            refusals = await _in_time(self._deliver([row.attempt for row in reversed(rows)]))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # kept as the reason, and logged when it is blamed on an attempt
@@ -256,13 +267,6 @@ class Uplink:
                     tally.put_off.append(reason)
                 else:
                     tally.refused.append((row, reason))
-
-    async def _deliver_in_time(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
-        try:
-            async with asyncio.timeout(DELIVERY_SECONDS):
-                return await self._deliver(attempts)
-        except TimeoutError as error:
-            raise StoreUnavailable(f"no answer within {DELIVERY_SECONDS:.0f} s") from error
 
     def _judge(self, tally: _Tally) -> None:
         """Blame an attempt for a broken delivery only when others went through, or after several fruitless rounds."""
@@ -312,7 +316,7 @@ class Uplink:
         assert self._deliver_notes is not None
         refused: list[tuple[int, str]] = []
         try:
-            refused += await self._deliver_notes(notes)
+            refused += await _in_time(self._deliver_notes(notes))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # kept as the reason
@@ -341,10 +345,9 @@ class Uplink:
         if not rows:
             return
         try:
-            async with asyncio.timeout(DELIVERY_SECONDS):
-                refused = await self._show([row.sighting for row in rows])
-        except (StoreUnavailable, TimeoutError) as error:
-            self._note_away(error if isinstance(error, StoreUnavailable) else StoreUnavailable("no answer in time"))
+            refused = await self._show([row.sighting for row in rows])
+        except StoreUnavailable as error:
+            self._note_away(error)
             return
         self._note_back()
         if refused:
@@ -355,7 +358,7 @@ class Uplink:
         """Deliver; what breaks a delivery as a whole is halved until it stands alone, and then refused."""
         assert self._deliver_sightings is not None
         try:
-            return list(await self._deliver_sightings(sightings))
+            return list(await _in_time(self._deliver_sightings(sightings)))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # kept as the reason
@@ -363,6 +366,8 @@ class Uplink:
                 return [(sightings[0], f"{type(error).__name__}: {error}")]
             middle = len(sightings) // 2
             return await self._show(sightings[:middle]) + await self._show(sightings[middle:])
+
+    # ------------------------------------------------------------------------------------------------ away and back
 
     def _note_away(self, error: StoreUnavailable) -> None:
         self._on_failure()

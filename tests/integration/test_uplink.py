@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,11 @@ class Shop:
         self.refused: set[int] = set()
         self.broken = False
         self.seconds = 0.0
+        self.asked_at: list[float] = []
 
     async def deliver(self, attempts: Sequence[Attempt]) -> Sequence[Refusal]:
         self.calls += 1
+        self.asked_at.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.seconds)
         if self.away:
             raise self.why
@@ -190,8 +193,9 @@ async def test_pauses_grow_to_a_cap(spool):
     async with delivering(spool, shop) as uplink:
         await spool.append(attempt(1))
         uplink.wake()
-        await asyncio.sleep(1.0)
-        assert 6 <= shop.calls <= 24
+        await until(lambda: shop.calls >= 14, 30)  # doubled without a cap they would take minutes
+    pauses = [later - earlier for earlier, later in pairwise(shop.asked_at[:14])]
+    assert min(pauses[4:]) > 0.045  # half of the cap at least: chance spreads agents
 
 
 async def test_fresh_attempts_overtake_a_backlog(spool):

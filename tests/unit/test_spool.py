@@ -392,6 +392,29 @@ async def test_a_closed_spool_refuses(tmp_path):
         await store.append(attempt(0))
 
 
+async def test_what_is_asked_while_it_closes_is_answered(tmp_path):
+    """A straggler is refused at once; it does not wait for a thread that has ended."""
+    store = spool(tmp_path)
+    closing_down = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        with pytest.raises(SpoolFull, match="closed"):
+            await store.append(attempt(0))
+        await closing_down
+
+
+async def test_a_defect_costs_its_own_call_only(tmp_path):
+    """What cannot be stored for a reason nobody foresaw is told to whoever asked; everything else goes on."""
+    store = spool(tmp_path)
+    unforeseen = replace(attempt(0), started_at="yesterday")
+    async with asyncio.timeout(30):
+        ours, theirs = await asyncio.gather(store.append(unforeseen), store.append(attempt(1)), return_exceptions=True)
+        assert isinstance(ours, Exception)
+        assert theirs in [row.id for row in await store.take(9)]
+        assert store.depth == 1
+        await store.close()
+
+
 async def test_a_cancelled_caller_loses_nothing(tmp_path):
     """Cancelling the task that appends does not take the attempt back."""
     store = spool(tmp_path)
@@ -433,6 +456,23 @@ async def test_an_unreadable_sighting_is_dropped(tmp_path):
     assert again.sightings_waiting == 2
     assert [one.sighting for one in await again.take_sightings(9)] == [SEEN]
     assert again.sightings_waiting == 1
+    await again.close()
+
+
+async def test_an_unreadable_note_is_dropped(tmp_path):
+    """A note of a newer release, left behind by one that was rolled back, keeps no other back and waits no longer."""
+    gap = GapNote(id=0, target="t", probe="q", first_at=START, last_at=START, slots=7, reason="late")
+    store = spool(tmp_path)
+    await store.note("lagos", gap)
+    await store.close()
+    with closing(sqlite3.connect(store.path)) as broken:
+        payloads = [("lagos", one) for one in ('{"kind": "of tomorrow"}', "[1]", "{]")]
+        broken.executemany("INSERT INTO notes (vantage, payload) VALUES (?, ?)", payloads)
+        broken.commit()
+    again = spool(tmp_path)
+    assert again.notes_waiting == 4
+    assert [replace(one.note, id=0) for one in await again.take_notes(9)] == [gap]
+    assert again.notes_waiting == 1
     await again.close()
 
 
