@@ -18,6 +18,7 @@ from monitor.cli.vantage import look_up
 from monitor.model import ConfigError, Place, Vantage
 from monitor.store import fleet
 
+ROOT = Path(__file__).resolve().parents[2]
 COMMAND = str(Path(sys.executable).with_name("firsttoken"))
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -36,7 +37,10 @@ def test_the_life_of_a_token(database_url: str, tmp_path: Path) -> None:
     where, token = added.stdout.splitlines()
     assert where.startswith("lagos: Lagos, NG (6.45")
     assert token.startswith("ftv_")
-    assert "firsttoken agent" in added.stderr
+    unit = (ROOT / "deploy/agent/firsttoken-agent.service").read_text(encoding="utf-8")
+    assert "LoadCredential=token:/etc/firsttoken/token\n" in unit
+    assert "into /etc/firsttoken/token (root's, mode 0600" in added.stderr
+    assert "systemctl restart firsttoken-agent" in added.stderr
     again = run(database_url, "add", "lagos")
     assert (again.returncode, "has a token already" in again.stderr) == (2, True)
     (told,) = map(json.loads, run(database_url, "list", "--json").stdout.splitlines())
