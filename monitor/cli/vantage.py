@@ -198,8 +198,8 @@ def _hand_over(token: str, name: str, file: int | None, as_json: bool, place: Pl
         return
     terminal.say(shown)
     terminal.say(
-        "This is shown once. On that machine put it into /etc/firsttoken/token (root's, mode 0600: systemd hands it to\n"
-        "the agent when it starts), then:  systemctl restart firsttoken-agent",
+        "This is shown once. On that machine put it into /etc/firsttoken/token (root's, mode 0600: systemd hands it\n"
+        "to the agent when it starts), then:  systemctl restart firsttoken-agent",
         err=True,
     )
 
