@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from monitor import __version__
-from monitor.agent.spool import SpooledNote
+from monitor.agent.spoolrows import SpooledNote
 from monitor.agent.transport import trusting
 from monitor.agent.uplink import PutOff, Refusal
 from monitor.clock import Clock

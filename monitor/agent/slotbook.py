@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
-from monitor.agent.spool import SlotKey, Spool
+from monitor.agent.spool import Spool
+from monitor.agent.spoolrows import SlotKey
 from monitor.clock import Clock, boot_id, instant
 from monitor.grid import grid, microseconds
 from monitor.model import Attempt, Series, Slot, SpoolFull

@@ -1,6 +1,6 @@
 """The spool's SQLite file: tables, durability, bounds, and what happens to a file that cannot be read.
 
-Hides SQLite. Everything here is synchronous and belongs to one thread; `spool.py` gives it that thread. The file is
+Hides SQLite. Everything here is synchronous and belongs to one thread, that of `spoolwriter.py`. The file is
 WAL with `synchronous=FULL`: a commit has reached the disk. Ids are never used twice, so an acknowledgement can never
 delete a row that came later. A lock file beside it keeps a second process out.
 """
@@ -142,6 +142,16 @@ class SpoolFile:
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
+
+    def begin_ids_at(self, first: int) -> None:
+        """Ids of a file that has none yet go on from here.
+
+        For the one that takes the place of a broken file: with the time in microseconds, which no id has ever reached,
+        what is still to be acknowledged of the broken one deletes nothing here.
+        """
+        rows = [(table, first) for table in ("attempts", "notes", "sightings")]
+        self._db.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", rows)
+        self.last_id = first
 
     def append(self, payload: bytes, at_us: int) -> int:
         """Add a row; its id."""

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 import structlog
 
-from monitor.agent.spool import Spool, SpooledNote, SpooledRow
+from monitor.agent.spool import Spool
+from monitor.agent.spoolrows import SpooledNote, SpooledRow
 from monitor.clock import NS, Clock
 from monitor.model import Attempt, SpoolFull, StoreRefuses, StoreUnavailable
 from monitor.witness import Sighting

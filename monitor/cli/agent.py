@@ -22,7 +22,7 @@ from monitor.agent.hub_client import Beat, Handout, HubClient, NotForUs
 from monitor.agent.hub_line import HubLine, corrected
 from monitor.agent.last_configuration import recall, remember
 from monitor.agent.own_page import OwnPage
-from monitor.agent.spool import SpooledNote
+from monitor.agent.spoolrows import SpooledNote
 from monitor.agent.uplink import Refusal
 from monitor.cli import logs, terminal
 from monitor.cli.leaving import leave

@@ -34,7 +34,8 @@ from monitor.wire.fleet import Heartbeat
 from monitor.witness import Sighting
 
 if TYPE_CHECKING:
-    from monitor.agent.spool import Spool, SpooledNote
+    from monitor.agent.spool import Spool
+    from monitor.agent.spoolrows import SpooledNote
     from monitor.cli.storage import Storage
     from monitor.hub.server import WebServer
 

@@ -231,3 +231,20 @@ async def test_a_file_broken_by_the_disk_while_in_use(tmp_path):
     assert (await spool.take(1))[0].attempt == attempt(20_000)
     assert [line["event"] for line in logs] == ["the spool was broken and is set aside"]
     await spool.close()
+
+
+async def test_what_is_acknowledged_of_a_broken_file_deletes_nothing_of_the_next(tmp_path):
+    """A delivery that was under way when the file broke is acknowledged later: the rows of the new file stay."""
+    spool = Spool(tmp_path / "spool.sqlite3", 100 * MIB, 86_400)
+    under_way = await asyncio.gather(*(spool.append(attempt(n, 400)) for n in range(3000)))
+    await spool.close()
+    spool = Spool(tmp_path / "spool.sqlite3", 100 * MIB, 86_400)
+    with spool.path.open("r+b") as raw:
+        raw.write(os.urandom(spool.path.stat().st_size))
+    await spool.take(5000)
+    later = [await spool.append(attempt(10_000 + n)) for n in range(5)]
+    assert spool.losses["corrupt"] >= 3000
+    await spool.delete(under_way)
+    assert [row.id for row in await spool.take(9, newest_first=False)] == later
+    assert (spool.depth, spool.last_id) == (5, later[-1])
+    await spool.close()
