@@ -426,6 +426,10 @@ class Attempt:
         return (self.vantage, self.scheduled_at, self.target, self.probe, self.try_number)
 
 
+SeriesKey = tuple[str, str, str]
+"""(vantage, target, probe), by name."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """What baselines, metrics and findings belong to, with the labels that describe it (bounded by configuration)."""
@@ -433,6 +437,11 @@ class Series:
     vantage: Vantage
     target: Target
     probe: Probe
+
+    @property
+    def key(self) -> SeriesKey:
+        """What identifies the series everywhere."""
+        return (self.vantage.name, self.target.name, self.probe.name)
 
     @property
     def labels(self) -> dict[str, str]:

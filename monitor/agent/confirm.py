@@ -15,7 +15,7 @@ from typing import Protocol
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import ENOUGH, HISTORY, Sample, is_loading, looks_cold, sample
-from monitor.model import Attempt, Series, Slot
+from monitor.model import Attempt, Series, SeriesKey, Slot
 from monitor.timeline import NS, Mark
 
 MAX_SERIES = 5_000
@@ -23,8 +23,6 @@ LONG_IDLE_INTERVALS = 2.0
 """A target that was not asked for two of the series' intervals was left alone for longer than planned."""
 LEAST_SHARE_OF_DEADLINE = 0.25
 """A second attempt that would have to be cut shorter than this is not made."""
-
-SeriesKey = tuple[str, str, str]
 
 
 class Run(Protocol):

@@ -28,7 +28,7 @@ from monitor.agent.schedule import Cursor, Due, Walked
 from monitor.agent.unmeasured import broken, missed
 from monitor.clock import Clock, instant
 from monitor.grid import grid, microseconds
-from monitor.model import Attempt, MissReason, Outcome, Series, Slot
+from monitor.model import Attempt, MissReason, Outcome, Series, SeriesKey, Slot
 from monitor.notes import GapNote
 
 TICK_SECONDS = 1.0
@@ -36,16 +36,10 @@ MOVED_NS = 20_000_000
 """Wall and loop clock apart by more than 20 ms since the last plan: plan anew (slewing reaches it in half a minute)."""
 ABORT_SECONDS = 2.0
 
-SeriesKey = tuple[str, str, str]
 RunSlot = Callable[[Slot, Series], Awaitable[Attempt]]
 Confirm = Callable[[Slot, Series, Attempt], Awaitable[Attempt | None]]
 Record = Callable[[Attempt, Series], Awaitable[None]]
 log = structlog.get_logger("firsttoken.schedule")
-
-
-def key_of(series: Series) -> SeriesKey:
-    """(vantage, target, probe), by name."""
-    return (series.vantage.name, series.target.name, series.probe.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +145,7 @@ class Runner:
         """Begin, with what earlier processes decided on. Series come by `replace`, before or after."""
         self._walked = dict(walked or {})
         for lane in self._lanes.values():
-            lane.cursor = Cursor.resume(lane.cursor.grid, self._walked.get(key_of(lane.series)), self._now_us())
+            lane.cursor = Cursor.resume(lane.cursor.grid, self._walked.get(lane.series.key), self._now_us())
         self._apart_ns = self._apart()
         self._scheduler.start()
         for lane in self._lanes.values():
@@ -160,7 +154,7 @@ class Runner:
 
     def replace(self, series: Iterable[Series], vantage_names: Sequence[str]) -> Changes:
         """Take over a new set of series. Those whose grid is the same lose and repeat no slot; others start anew."""
-        wanted = {key_of(one): one for one in series}
+        wanted = {one.key: one for one in series}
         gone = [key for key in self._lanes if key not in wanted]
         counts: Counter[str] = Counter(removed=len(gone))
         for key in gone:
@@ -222,7 +216,7 @@ class Runner:
 
     def next_slot(self, series: Series) -> datetime | None:
         """When a series is due next; None when it is not probed. May be called from any thread."""
-        lane = self._lanes.get(key_of(series))
+        lane = self._lanes.get(series.key)
         return None if lane is None else instant(lane.cursor.next_us(self._now_us()) * 1_000)
 
     # ------------------------------------------------------------------------------------------------ planning
@@ -245,7 +239,7 @@ class Runner:
         return "changed"
 
     def _drop(self, lane: _Lane) -> None:
-        self._walked[key_of(lane.series)] = lane.cursor.walked
+        self._walked[lane.series.key] = lane.cursor.walked
         if lane.job is not None:
             lane.job.remove()
         self._retire(lane, lane.series)
@@ -304,7 +298,7 @@ class Runner:
         lane.cursor, due = before.look(self._now_us())
         if lane.cursor == before:
             return
-        self._out.mark(key_of(lane.series), lane.cursor.walked)
+        self._out.mark(lane.series.key, lane.cursor.walked)
         for slot in (*due.late, *((due.run,) if due.run is not None else ())):
             self._out.owe(slot)
         self._note_late(lane, due)
@@ -317,7 +311,7 @@ class Runner:
             self._miss(lane.series, slot, reason)
         if due.skipped and due.skipped_from and due.skipped_to:
             self.missed[reason] += due.skipped
-            vantage, target, probe = key_of(lane.series)
+            vantage, target, probe = lane.series.key
             gap = GapNote(
                 id=0,
                 target=target,

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from monitor.agent import spoolrows
 from monitor.agent.schedule import Walked
-from monitor.agent.spoolfile import SeriesKey, SpoolFile
+from monitor.agent.spoolfile import SpoolFile
 from monitor.agent.spoolrows import SpooledNote, SpooledRow, SpooledSighting
 from monitor.agent.spoolwriter import Broken, SpoolWriter
 from monitor.clock import Clock, instant, wall_ns
-from monitor.model import Attempt, SpoolFull
+from monitor.model import Attempt, SeriesKey, SpoolFull
 from monitor.notes import Note
 from monitor.wire import dumps, encode_sighting
 from monitor.witness import Sighting

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from monitor.agent.schedule import Walked
-from monitor.model import MonitorError
+from monitor.model import MonitorError, SeriesKey
 
 APPLICATION_ID = 0x46545350  # "FTSP"
 SCHEMA_VERSION = 2
@@ -56,10 +56,6 @@ CREATE TABLE IF NOT EXISTS sightings (
 """
 """Added to version 2 later, and made where it is missing. Whatever is only added leaves the version as it is: the
 release before, to which an agent may be rolled back, reads the file and leaves the new table alone."""
-
-SeriesKey = tuple[str, str, str]
-"""(vantage, target, probe), by name."""
-
 
 class SpoolBusy(MonitorError):
     """Another process holds this spool, or its directory cannot be used."""

@@ -23,9 +23,9 @@ import structlog
 
 from monitor.agent import spoolrows
 from monitor.agent.schedule import Walked
-from monitor.agent.spoolfile import SeriesKey, SpoolBusy, SpoolCorrupt, SpoolFile, SpoolLock, is_corrupt, set_aside
+from monitor.agent.spoolfile import SpoolBusy, SpoolCorrupt, SpoolFile, SpoolLock, is_corrupt, set_aside
 from monitor.clock import Clock, instant
-from monitor.model import Attempt, SpoolFull
+from monitor.model import Attempt, SeriesKey, SpoolFull
 from monitor.notes import LossReason
 
 MOST_IN_ONE_TRANSACTION = 200

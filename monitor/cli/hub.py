@@ -30,7 +30,7 @@ from monitor.detect.line import Line
 from monitor.grid import grid, microseconds
 from monitor.metrics import Metrics
 from monitor.metrics.fleet import FleetMetrics
-from monitor.model import ConfigError, Place, Series
+from monitor.model import ConfigError, Place, Series, SeriesKey
 
 if TYPE_CHECKING:
     from monitor.cli.storage import Storage
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 MISTAKES_SHOWN = 3
 
-Key = tuple[str, str, str]
 log = structlog.get_logger("firsttoken")
 
 
@@ -89,7 +88,7 @@ class Hub:
         self.metrics = Metrics(self._clock, last_values=False)
         self.fleet_metrics = FleetMetrics(self.metrics.registry)
         self._enrolled: Sequence[Enrolled] = ()
-        self._known: dict[Key, Series] = {}
+        self._known: dict[SeriesKey, Series] = {}
         self._fleet = fleet
         self._config = fleet.config
         self._take(fleet, ())

@@ -17,7 +17,7 @@ from monitor.agent.confirm import Confirmer
 from monitor.agent.gate import Gate
 from monitor.agent.pace import Pace
 from monitor.agent.probe import Prober
-from monitor.agent.runner import Changes, Outlets, Runner, SeriesKey, key_of
+from monitor.agent.runner import Changes, Outlets, Runner
 from monitor.agent.slotbook import SlotBook
 from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
@@ -28,7 +28,7 @@ from monitor.clock import Clock
 from monitor.config import Config
 from monitor.config.plan import Allowance, allowances
 from monitor.metrics import Metrics
-from monitor.model import Attempt, ConfigError, Series, SpoolFull
+from monitor.model import Attempt, ConfigError, Series, SeriesKey, SpoolFull
 from monitor.notes import GapNote
 from monitor.wire import WireError
 from monitor.witness import Sighting
@@ -209,7 +209,7 @@ class Probing:
 
     def _take_series(self, config: Config) -> None:
         wanted = {
-            key_of(series): series
+            series.key: series
             for vantage in config.select_vantages(self._vantage)
             for series in config.series(vantage.name)
         }

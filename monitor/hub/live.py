@@ -18,7 +18,7 @@ import structlog
 from monitor.clock import NS, Clock
 from monitor.detect.coldstart import Judgement
 from monitor.detect.line import Line
-from monitor.model import Attempt, Outcome, Purpose, Series, StoreUnavailable
+from monitor.model import Attempt, Outcome, Purpose, Series, SeriesKey, StoreUnavailable
 
 PER_SERIES = 30
 REFRESH_SECONDS = 1.0
@@ -30,7 +30,6 @@ LATER_ANSWER_SECONDS = 0.5
 OVERLAP = timedelta(seconds=30)
 """Rows are asked for again that long after they were received: other writers' clocks and commits are not ours."""
 
-SeriesKey = tuple[str, str, str]
 AttemptKey = tuple[str, datetime, str, str, int]
 
 Lines = Callable[[], Mapping[str, Line]]
@@ -124,7 +123,7 @@ class LiveView:
         return last is None or self._clock.monotonic_ns() - last >= REFRESH_SECONDS * NS
 
     async def _refresh(self) -> None:
-        asked_at, keys = self._clock.now(), {key_of(one) for one in self._series()}
+        asked_at, keys = self._clock.now(), {one.key for one in self._series()}
         try:
             attempts, judged = await asyncio.to_thread(self._ask, keys)
             self._take(attempts)
@@ -180,7 +179,7 @@ class LiveView:
 
     def _view(self) -> View:
         series = tuple(self._series())
-        keys = {key_of(one): one for one in series}
+        keys = {one.key: one for one in series}
         for gone in self._attempts.keys() - keys.keys():
             del self._attempts[gone]
         planned = {key: self._next_slot(one) for key, one in keys.items()}
@@ -201,11 +200,6 @@ class LiveView:
 def _is_long_outage(attempts: Sequence[Attempt]) -> bool:
     outcomes = {attempt.outcome for attempt in attempts if not attempt.try_number}
     return len(attempts) >= PER_SERIES and Outcome.FAILED in outcomes and Outcome.SUCCESS not in outcomes
-
-
-def key_of(series: Series) -> SeriesKey:
-    """What identifies a series."""
-    return (series.vantage.name, series.target.name, series.probe.name)
 
 
 def _order(attempt: Attempt) -> tuple[datetime, int]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from monitor import __version__
 from monitor.detect.line import Line, LineState
-from monitor.hub.live import SeriesKey, View
+from monitor.hub.live import View
 from monitor.hub.rows import clipped, iso, row
 from monitor.hub.summary import Cell, Judged, Part, State, cells, headline, idle_gaps, judge
-from monitor.model import Place, Target, Vantage
+from monitor.model import Place, SeriesKey, Target, Vantage
 
 NOTICE_LIMIT = 1500
 LATEST = 40

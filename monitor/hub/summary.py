@@ -15,9 +15,9 @@ from itertools import takewhile
 from statistics import median
 
 from monitor.detect.coldstart import Judgement
-from monitor.hub.live import PER_SERIES, AttemptKey, SeriesKey, View, key_of
+from monitor.hub.live import PER_SERIES, AttemptKey, View
 from monitor.hub.rows import MISSED, duration, iso
-from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series, VerdictKind
+from monitor.model import HARMLESS_DOUBTS, Attempt, Outcome, Series, SeriesKey, VerdictKind
 from monitor.timeline import Mark
 
 RECENT = 20
@@ -101,7 +101,7 @@ def is_slow(ttft: float, usual: float) -> bool:
 def cells(view: View, judged: Mapping[SeriesKey, Sequence[Judged]]) -> list[Cell]:
     """One cell for each configured series, in the order of the configuration."""
     planned = {key: [one for one in several if not one.attempt.try_number] for key, several in judged.items()}
-    return [_cell(view, series, planned[key_of(series)]) for series in view.series]
+    return [_cell(view, series, planned[series.key]) for series in view.series]
 
 
 def idle_gaps(view: View) -> dict[tuple[object, ...], float]:
@@ -156,7 +156,7 @@ def _counts(attempt: Attempt) -> bool:
 
 
 def _cell(view: View, series: Series, judged: Sequence[Judged]) -> Cell:
-    key = key_of(series)
+    key = series.key
     state, since, run = _standing(view.seen_at, series, judged)
     at_least = state is not State.SILENT and _reaches_back(judged) and len(view.attempts[key]) >= PER_SERIES
     if state is State.FAILED and at_least and key in view.failing_since:
@@ -268,12 +268,12 @@ def _phrase(cell: Cell) -> list[Part]:
 
 def _scope(troubled: Sequence[Cell], all_cells: Sequence[Cell]) -> str | None:
     """The one sentence that covers all of them: everything, everything from one place, one target from everywhere."""
-    chosen = {key_of(cell.series) for cell in troubled}
+    chosen = {cell.series.key for cell in troubled}
     if len(chosen) == len(all_cells) > 1:
         return "Everything from every vantage point"
     for position, sentence in ((0, "Everything from {}"), (1, "{} from every vantage point")):
         names = {key[position] for key in chosen}
-        whole = {key_of(cell.series) for cell in all_cells if key_of(cell.series)[position] in names}
+        whole = {cell.series.key for cell in all_cells if cell.series.key[position] in names}
         if len(names) == 1 and whole == chosen and len(whole) > 1:
             return sentence.format(names.pop())
     return None

@@ -37,12 +37,11 @@ from monitor.clock import Clock
 from monitor.metrics.counting import count, count_cost, note_last, tokens_per_second
 from monitor.metrics.exposition import expose
 from monitor.metrics.families import SERIES_BUDGET, SERIES_LABELS, Families, label_values
-from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, VerdictKind
+from monitor.model import Attempt, MissReason, Outcome, Purpose, Series, SeriesKey, VerdictKind
 from monitor.witness import Sighting
 
 __all__ = ["SERIES_BUDGET", "SERIES_LABELS", "Metrics", "tokens_per_second"]
 
-SeriesKey = tuple[str, str, str]
 
 
 class Metrics:
@@ -71,7 +70,7 @@ class Metrics:
         """Create every counter and histogram of a configured series at zero. Declaring again changes nothing,
         unless its labels changed (another model behind the same target): then the old ones are removed.
         """
-        key, values = key_of(series), label_values(series)
+        key, values = series.key, label_values(series)
         with self._lock:
             known = self._declared.get(key)
             if known is not None:
@@ -84,7 +83,7 @@ class Metrics:
     def forget(self, series: Series) -> None:
         """Remove every time series of (vantage, target, probe); what is still under way of it counts as undeclared."""
         with self._lock:
-            self._declared.pop(key_of(series), None)
+            self._declared.pop(series.key, None)
             self._families.forget(series)
 
     def declared(self) -> set[tuple[str, str, str]]:
@@ -104,7 +103,7 @@ class Metrics:
             return
         families = self._families
         with self._lock:
-            values = self._declared.get(key_of(series))
+            values = self._declared.get(series.key)
             if values is None:
                 families.undeclared.inc()
             elif late:
@@ -137,7 +136,7 @@ class Metrics:
         """Count the settled verdict about one planned attempt; nothing when the series is not declared any more."""
         families = self._families
         with self._lock:
-            values = self._declared.get(key_of(series))
+            values = self._declared.get(series.key)
             if values is None:
                 return
             families.verdicts.labels(*values, kind).inc()
@@ -251,8 +250,3 @@ class Metrics:
     def _oldest_age(self) -> float:
         oldest = self._oldest_unsent
         return 0.0 if oldest is None else max(0.0, (self._clock.now() - oldest).total_seconds())
-
-
-def key_of(series: Series) -> SeriesKey:
-    """(vantage, target, probe): what identifies a series."""
-    return (series.vantage.name, series.target.name, series.probe.name)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from monitor.agent.pace import Pace
-from monitor.agent.runner import Outlets, Runner, key_of
+from monitor.agent.runner import Outlets, Runner
 from monitor.agent.schedule import LATE_ROWS, Walked
 from monitor.agent.unmeasured import missed
 from monitor.clock import Clock, ManualClock
@@ -139,7 +139,7 @@ async def test_what_ran_is_marked():
     async with running(ledger, series()):
         await until(lambda: len(ledger.attempts) >= 2)
         newest = max(ledger.slots())
-        assert ledger.marks[key_of(series())].handled_us >= microseconds(newest)
+        assert ledger.marks[series().key].handled_us >= microseconds(newest)
 
 
 async def test_a_long_attempt_makes_its_successors_missed_not_queued():
@@ -221,7 +221,7 @@ async def test_after_a_week_asleep_there_is_no_burst():
         assert len(late) <= LATE_ROWS
         assert len(ran) <= 1
         assert len(late) + len(ran) + sum(gap.slots for gap in ledger.gaps) == 7 * 24 * 60
-        assert [(gap.target, gap.probe, gap.reason) for gap in ledger.gaps] == [(*key_of(one)[1:], "late")]
+        assert [(gap.target, gap.probe, gap.reason) for gap in ledger.gaps] == [(*one.key[1:], "late")]
 
 
 async def test_the_wall_clock_steps_forward():

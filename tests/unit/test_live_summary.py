@@ -11,7 +11,7 @@ import pytest
 
 from monitor.detect.coldstart import Judgement, Reason, Verdict
 from monitor.hub import pages
-from monitor.hub.live import PER_SERIES, View, key_of
+from monitor.hub.live import PER_SERIES, View
 from monitor.hub.rows import REASONS, bars, clipped, duration
 from monitor.hub.summary import State, cells, headline, idle_gaps, is_slow, judge
 from monitor.model import (
@@ -67,7 +67,7 @@ def failed(of: Series, slot: int, kind: FailureKind = FailureKind.RATE_LIMITED) 
 
 
 def view(attempts: list[Attempt], slots: int = 10, **changes: object) -> View:
-    by_key = {key_of(one): [a for a in attempts if (a.vantage, a.target, a.probe) == key_of(one)] for one in ALL}
+    by_key = {one.key: [a for a in attempts if (a.vantage, a.target, a.probe) == one.key] for one in ALL}
     now = START + timedelta(seconds=15 * slots)
     seen = View(now=now, series=tuple(ALL), attempts=by_key, next_slot={}, store_error=None, refreshed_at=now)
     return replace(seen, **changes)
@@ -92,7 +92,7 @@ def test_all_well_is_said_in_one_sentence() -> None:
 
 def test_before_the_first_attempt_the_page_says_when_it_comes() -> None:
     """An empty state is explained."""
-    seen = view([], 0, next_slot={key_of(ALL[0]): START + timedelta(seconds=7)})
+    seen = view([], 0, next_slot={ALL[0].key: START + timedelta(seconds=7)})
     assert said(seen) == ("none", "No attempt yet; the first slot is due in 12:00:07.")
 
 
@@ -115,9 +115,9 @@ def test_a_long_outage_is_told_with_its_true_beginning_or_as_at_least() -> None:
     seen = view(healthy(PER_SERIES, but=ALL[0]) + lost, PER_SERIES)
     assert said(seen)[1].startswith("chat from lagos has failed since at least 12:00:00 (")
     began = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
-    known = replace(seen, failing_since={key_of(ALL[0]): (began, True)})
+    known = replace(seen, failing_since={ALL[0].key: (began, True)})
     assert said(known)[1].startswith("chat from lagos has failed since 03:04:05 (")
-    bounded = replace(seen, failing_since={key_of(ALL[0]): (began, False)})
+    bounded = replace(seen, failing_since={ALL[0].key: (began, False)})
     assert said(bounded)[1].startswith("chat from lagos has failed since at least 03:04:05 (")
 
 
@@ -339,6 +339,6 @@ def test_the_list_can_be_narrowed_to_one_series_and_is_bounded() -> None:
     """What a reader chose in the matrix; never more than 40 rows."""
     seen = view(healthy(20), 20)
     assert len(json.loads(pages.live(seen, {}))["attempts"]) == 40
-    chosen = json.loads(pages.live(seen, {}, pages.Choice(key_of(ALL[2]))))["attempts"]
+    chosen = json.loads(pages.live(seen, {}, pages.Choice(ALL[2].key)))["attempts"]
     assert {(row["vantage"], row["target"]) for row in chosen} == {("lagos", "code")}
     assert [row["at"] for row in chosen] == sorted((row["at"] for row in chosen), reverse=True)
