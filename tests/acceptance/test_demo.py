@@ -29,6 +29,7 @@ from monitor.model import Attempt, Outcome
 from monitor.store.attempts import recent
 from monitor.store.engine import open_engine
 from monitor.timeline import Phase
+from tests.ports import free_port as unused_port
 
 FIRSTTOKEN = [sys.executable, "-c", "from monitor.cli.main import main; main()"]
 WITHOUT_MODEL = ["--model", "none"]
@@ -93,11 +94,6 @@ def start() -> Iterator[Callable[..., RunningDemo]]:
         if one.process.poll() is None:
             one.end()
     shutil.rmtree(scratch)
-
-
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def eventually(check: Callable[[], bool], seconds: float) -> bool:

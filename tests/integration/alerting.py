@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import socketserver
 import subprocess
 import threading
@@ -34,6 +33,7 @@ from monitor.rules.alertmanager import Pace, configuration
 from monitor.rules.groups import to_yaml
 from monitor.rules.receivers import from_environment
 from monitor.timeline import Mark, Phase, Timeline
+from tests.ports import free_port
 
 PROMETHEUS, ALERTMANAGER = shutil.which("prometheus"), shutil.which("prometheus-alertmanager")
 TEMPLATES = Path(__file__).resolve().parents[2] / "deploy" / "alertmanager" / "firsttoken.tmpl"
@@ -159,12 +159,6 @@ class Mailbox:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Chain:

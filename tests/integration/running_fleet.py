@@ -32,16 +32,12 @@ from monitor.store.coverage import covered
 from monitor.store.engine import parse_url
 from monitor.store.rows import vantage_id
 from tests.integration.running_up import until
+from tests.ports import free_port
 
 COMMAND = str(Path(sys.executable).with_name("firsttoken"))
 SIM_KEY = "sk-planted-for-the-simulator"
 INTERVAL = 0.5
 PROBES = {"p": {"prompt": "hi", "interval": "500ms", "deadline": "300ms", "connect_timeout": "200ms"}}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @dataclass

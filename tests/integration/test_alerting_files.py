@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from monitor.rules import Thresholds, every_alert
 from monitor.rules.alertmanager import Pace, configuration
 from monitor.rules.groups import to_yaml
 from monitor.rules.receivers import from_environment
+from tests.ports import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TEMPLATES = DEPLOY / "alertmanager" / "firsttoken.tmpl"
@@ -86,9 +86,7 @@ def test_prometheus_loads_what_is_deployed(tmp_path: Path) -> None:
     config = DEPLOY / "prometheus" / "prometheus.yml"
     checked = subprocess.run([str(PROMTOOL), "check", "config", config], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with (tmp_path / "log").open("wb") as log:
         running = subprocess.Popen(
             [

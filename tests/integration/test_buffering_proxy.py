@@ -19,6 +19,7 @@ from monitor.clock import Clock
 from monitor.model import Attempt, DialectName, Outcome, Probe, Purpose, Series, Slot, Target, Vantage
 from monitor.simulator import Behaviour, Listener, Simulator
 from monitor.timeline import Mark
+from tests.ports import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 TOKENS, GAP_SECONDS = 30, 0.02
@@ -42,18 +43,11 @@ http {{
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 class Nginx:
     """A process of our own in front of `upstream`, for as long as the context lasts."""
 
     def __init__(self, folder: Path, upstream: str, *, gzip: bool) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         self._file = folder / "nginx.conf"
         self._file.write_text(
             CONFIGURATION.format(

@@ -14,8 +14,9 @@ from monitor.clock import Clock
 from monitor.grid import Grid
 from monitor.notes import PlannedSeries, PlanNote
 from monitor.store import notes
-from tests.integration.running_fleet import Fleet, free_port, running
+from tests.integration.running_fleet import Fleet, running
 from tests.integration.running_up import until
+from tests.ports import free_port
 
 OWED = "firsttoken_coverage_owed_slots"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -36,6 +35,7 @@ from monitor.simulator.process import SimulatorProcess
 from monitor.store import coverage_hours, engine, rollups
 from tests.integration.grafana_asks import Asking, Query, boards
 from tests.integration.running_up import Up, until
+from tests.ports import free_port
 
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="Debian package prometheus is not installed")
@@ -211,9 +211,7 @@ class _Prometheus:
         scrape = {"job_name": "firsttoken", "static_configs": [{"targets": list(targets)}]}
         settings = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         config.write_text(json.dumps({"global": settings, "rule_files": [str(rules)], "scrape_configs": [scrape]}))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.command = [
             str(PROMETHEUS),
             f"--config.file={config}",

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.running_fleet import Account, Fleet, Relay, free_port, running, wait
+from tests.integration.running_fleet import Account, Fleet, Relay, running, wait
 from tests.integration.running_up import until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 

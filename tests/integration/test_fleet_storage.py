@@ -27,9 +27,10 @@ from monitor.store import embedded
 from monitor.timeline import Mark, Timeline
 from monitor.wire import encode
 from monitor.wire.fleet import encode_upload
-from tests.integration.running_fleet import SIM_KEY, Fleet, free_port, running, wait
+from tests.integration.running_fleet import SIM_KEY, Fleet, running, wait
 from tests.integration.running_up import until
 from tests.integration.test_fleet_faults import balanced
+from tests.ports import free_port
 
 pytestmark = pytest.mark.timeout(300)
 AGENT = "0123456789abcdef" * 2

@@ -34,6 +34,7 @@ from monitor.model import (
     Vantage,
 )
 from monitor.timeline import Mark, Phase
+from tests.ports import free_port
 
 pytestmark = pytest.mark.skipif(find_spec("llmock") is None, reason="llmock (judges group) is not installed")
 
@@ -73,16 +74,9 @@ class LLMock:
         self.post("/_llmock/scenario", {"behaviors": [{"type": "reply", "text": TEXT}, *behaviours]})
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[LLMock]:
-    port = _free_port()
+    port = free_port()
     program = [str(Path(sys.executable).with_name("llmock")), "serve", "--port", str(port), "--log-level", "error"]
     process = subprocess.Popen([*program, "--stream-chunk-delay-ms", "15"], stdout=subprocess.DEVNULL)
     try:

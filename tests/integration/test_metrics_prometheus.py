@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -40,6 +39,7 @@ from monitor.model import (
 )
 from monitor.timeline import Mark, Phase, Timeline
 from monitor.witness import Sighting
+from tests.ports import free_port
 
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 pytestmark = pytest.mark.skipif(not (PROMETHEUS and PROMTOOL), reason="Debian package prometheus is not installed")
@@ -143,9 +143,7 @@ class Prometheus:
                 }
             )
         )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = f"127.0.0.1:{free_port()}"
         options = [f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
         self.log = (folder / "prometheus.log").open("wb")
         self.process = subprocess.Popen(

@@ -26,6 +26,7 @@ from tests.integration.probing import (
     series,
     succeeded,
 )
+from tests.ports import free_port
 
 WAYS = {f"{scheme} {version}": (scheme, version) for scheme, version in product(("plain", "tls"), ("1.1", "2"))}
 DIALECTS = (DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES, DialectName.ANTHROPIC)
@@ -199,9 +200,7 @@ def test_a_host_that_cannot_be_a_name_is_a_failure_too(host: str) -> None:
 @pytest.mark.parametrize("version", ["1.1", "2"])
 def test_a_refused_connection_dies_in_connect(scheme: str, version: str) -> None:
     """A port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    failed(in_loop(lambda: ask(f"{scheme}://127.0.0.1:{port}/v1", http_version=version)), "refused", "connect")
+    failed(in_loop(lambda: ask(f"{scheme}://127.0.0.1:{free_port()}/v1", http_version=version)), "refused", "connect")
 
 
 def test_an_address_of_another_family_is_unreachable() -> None:

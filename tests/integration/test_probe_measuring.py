@@ -41,6 +41,7 @@ from tests.integration.probing import (
     succeeded,
     whole,
 )
+from tests.ports import free_port
 
 DIALECTS = (DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES, DialectName.ANTHROPIC)
 WAYS = list(product((False, True), ("1.1", "2")))
@@ -478,10 +479,8 @@ def test_a_proxy_nobody_listens_at_and_one_that_says_nothing() -> None:
 
     async def ask_both() -> list[Attempt]:
         async with Simulator([Listener(silent=True)]) as sim:
-            with socket.create_server(("127.0.0.1", 0)) as taken:
-                closed = taken.getsockname()[1]
             limits = {"connect_timeout_seconds": 0.5}
-            proxies = [f"http://127.0.0.1:{port}" for port in (closed, sim.port())]
+            proxies = [f"http://127.0.0.1:{port}" for port in (free_port(), sim.port())]
             return [await ask("https://example.invalid/v1", proxy=proxy, probe=limits) for proxy in proxies]
 
     refused, silent = in_loop(ask_both)

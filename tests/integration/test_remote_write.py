@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -25,6 +24,7 @@ from monitor.metrics import Metrics
 from monitor.model import DialectName, Place, Probe, Series, StoreUnavailable, Target, Vantage
 from tests.integration.grafana_asks import Asking, boards
 from tests.integration.running_up import until
+from tests.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
@@ -33,11 +33,6 @@ pytestmark = [
     pytest.mark.skipif(not (PROMETHEUS and PROMTOOL), reason="Debian package prometheus is not installed"),
     pytest.mark.skipif(STORE is None, reason="Debian package victoria-metrics is not installed"),
 ]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 @contextmanager

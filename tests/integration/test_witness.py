@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from monitor.simulator.process import SimulatorProcess
 from monitor.timeline import Phase
 from monitor.witness import Endpoint, Reach, Sighting
 from tests.integration.probing import in_loop, served
+from tests.ports import free_port
 
 HERE = Vantage(name="here")
 NOBODY = Config(vantages=FrozenDict(), targets=FrozenDict(), probes=FrozenDict())
@@ -41,13 +41,6 @@ async def looking() -> AsyncIterator[Looker]:
 async def seen(endpoint: Endpoint, vantage: Vantage = HERE, timeout: float = 5.0) -> Sighting:
     async with looking() as looker:
         return await looker.look(vantage, endpoint, timeout)
-
-
-def refusing() -> int:
-    """A port at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def test_a_connection_and_nothing_more() -> None:
@@ -93,7 +86,7 @@ def test_a_name_alone() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "kind", "phase"),
     [
-        (tcp(refusing()), FailureKind.REFUSED, Phase.CONNECT),
+        (tcp(free_port()), FailureKind.REFUSED, Phase.CONNECT),
         (Endpoint(name="e", reach=Reach.DNS, host="nobody.invalid"), FailureKind.DNS, Phase.RESOLVE),
         (Endpoint(name="e", reach=Reach.TLS, host="nobody.invalid", port=443), FailureKind.DNS, Phase.RESOLVE),
     ],

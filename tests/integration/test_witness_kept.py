@@ -18,8 +18,9 @@ from monitor.model import StoreUnavailable
 from monitor.store import engine
 from monitor.timeline import Phase
 from monitor.witness import Sighting
-from tests.integration.running_fleet import free_port, running
+from tests.integration.running_fleet import running
 from tests.integration.running_up import Up, configuration, until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

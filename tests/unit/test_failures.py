@@ -31,6 +31,7 @@ from monitor.agent.failures import ADVICE, classify_exception
 from monitor.clock import Clock
 from monitor.model import FailureKind
 from monitor.timeline import Phase
+from tests.ports import free_port
 
 K, P = FailureKind, Phase
 Signer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
@@ -131,9 +132,7 @@ def test_a_port_that_does_not_speak_tls() -> None:
 
 def test_a_closed_port_refuses() -> None:
     """Connection refused, through httpx and httpcore down to the socket's own error."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    assert classify_exception(raised(f"http://127.0.0.1:{port}/"), P.CONNECT)[0] is K.REFUSED
+    assert classify_exception(raised(f"http://127.0.0.1:{free_port()}/"), P.CONNECT)[0] is K.REFUSED
 
 
 OK = b"HTTP/1.1 200 OK\r\n"
