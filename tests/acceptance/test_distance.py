@@ -255,4 +255,4 @@ def test_a_name_server_that_never_answers_does_not_hold_the_command_up(far: Far)
     (report,) = far.probe("--deadline", "1", url="https://api.example/v1")
     assert (report["failure"]["kind"], report["failure"]["phase"]) == ("total_deadline", "resolve")
     assert report["seconds"]["resolve"] is None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9

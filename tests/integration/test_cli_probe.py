@@ -23,6 +23,7 @@ from monitor.model import Attempt, Series
 from monitor.simulator import Behaviour, Listener, Simulator, SimulatorProcess
 from monitor.timeline import Phase
 from tests.integration.probing import GOOD_BODY, STREAM_HEAD, attempt, in_loop, prober, says, series, served, whole
+from tests.integration.running_up import until
 
 COMMAND = str(Path(sys.executable).with_name("firsttoken"))
 KEY = "sk-Planted+Key/9f8E7d6C5b4A3z1Y=="
@@ -30,7 +31,7 @@ QUICK = {"ttft_seconds": 0.02, "tokens": 5, "tokens_per_second": 500.0}
 
 
 @pytest.fixture(scope="module")
-def sim() -> Iterator[SimulatorProcess]:
+def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatorProcess]:
     """Two models behind a key, one behind none, one that takes its time."""
     models = {"m": QUICK, "thinks": {**QUICK, "reasoning_tokens": 3}}
     slow = {"slow": {"ttft_seconds": 30.0}, "long": {"ttft_seconds": 0.01, "tokens": 2000, "tokens_per_second": 20.0}}
@@ -42,7 +43,7 @@ def sim() -> Iterator[SimulatorProcess]:
             {"name": "slow", "models": slow},
         ]
     }
-    with SimulatorProcess(scenario) as running:
+    with SimulatorProcess(scenario, send_log=tmp_path_factory.mktemp("sim") / "sent") as running:
         yield running
 
 
@@ -306,13 +307,14 @@ def test_probing_by_a_configuration_file(
 def test_ctrl_c_ends_it_at_once(sim: SimulatorProcess, model: str) -> None:
     """130, quickly, without a traceback."""
     command = [COMMAND, *at(sim, "slow", model), "--json", "--max-output-tokens", "5000"]
+    known = sim.log().keys()
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(2.0)
+    until(lambda: sim.log().keys() - known, "the request under way")
     child.send_signal(signal.SIGINT)
     began = time.monotonic()
     out, err = child.communicate(timeout=20)
     assert child.returncode == 130, err
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15  # the answers take thirty seconds and longer
     assert "Traceback" not in err
     assert out == ""
 

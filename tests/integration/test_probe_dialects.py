@@ -165,7 +165,7 @@ def test_bedrock_signed_on_the_wire() -> None:
     assert control[:2] == ("GET", "/async-invoke")
     assert control[2]["authorization"] == botocores_signature(control)
     signed_at = datetime.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    assert (signed_at - attempt.started_at).total_seconds() < 1
+    assert -1 <= (signed_at - attempt.started_at).total_seconds() < 30  # whole seconds, and perhaps a busy machine
     marks = attempt.timeline.marks
     assert (attempt.token_events, attempt.tokens.output, attempt.server["total"]) == (2, 2, 0.04)
     assert marks[Mark.FIRST_TOKEN] < marks[Mark.LAST_TOKEN] < marks[Mark.FINISH] < marks[Mark.DONE] == marks[Mark.END]

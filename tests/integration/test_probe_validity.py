@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -37,13 +38,17 @@ from tests.integration.probing import (
 REUSED = {"connection": ConnectionPolicy.REUSED}
 
 
-@contextmanager
-def streaming_thread(*, first: float, gap: float, tokens: int, sends: list[int] | None = None) -> Iterator[int]:
-    """A server in a thread of its own, so that it keeps its pace while the measuring loop is blocked; its port.
+@dataclass
+class Streaming:
+    """A server in a thread of its own, so that it keeps its pace while the measuring loop is blocked."""
 
-    `sends` gets the wall time of each token's send, ns.
-    """
-    sent = [] if sends is None else sends
+    port: int
+    asked: threading.Event = field(default_factory=threading.Event)  # it has the request
+    sends: list[tuple[int, int]] = field(default_factory=list)  # wall time before and after each token's send, ns
+
+
+@contextmanager
+def streaming_thread(*, first: float, gap: float, tokens: int) -> Iterator[Streaming]:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -51,17 +56,20 @@ def streaming_thread(*, first: float, gap: float, tokens: int, sends: list[int] 
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with connection:
                 connection.recv(65536)
+                streaming.asked.set()
                 connection.sendall(STREAM_HEAD + b"\r\n")
                 time.sleep(first)
                 for _ in range(tokens):
-                    sent.append(Clock().wall_ns())
+                    before_ns = Clock().wall_ns()
                     connection.sendall(CHUNK)
+                    streaming.sends.append((before_ns, Clock().wall_ns()))
                     time.sleep(gap)
                 connection.sendall(FINISH + DONE)
 
+        streaming = Streaming(server.getsockname()[1])
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield server.getsockname()[1]
+        yield streaming
         thread.join(10)
 
 
@@ -72,15 +80,16 @@ async def block(times: int, for_seconds: float, free_seconds: float) -> None:
         await asyncio.sleep(free_seconds)
 
 
-def measured(port: int, *, blocked: tuple[int, float, float] | None = None, after: float = 0.0) -> Attempt:
-    """An attempt while the loop is blocked so from `after` seconds on."""
+def measured(streaming: Streaming, *, blocked: tuple[int, float, float], after: float) -> Attempt:
+    """An attempt while the loop is blocked so, beginning `after` seconds behind the moment at which it was asked."""
 
     async def ask_it() -> Attempt:
         async with prober() as one:
-            running = asyncio.create_task(attempt(one, series(f"http://127.0.0.1:{port}/v1")))
+            running = asyncio.create_task(attempt(one, series(f"http://127.0.0.1:{streaming.port}/v1")))
+            while not streaming.asked.is_set():  # noqa: ASYNC110  # an event of another thread
+                await asyncio.sleep(0.001)
             await asyncio.sleep(after)
-            if blocked:
-                await block(*blocked)
+            await block(*blocked)
             return await running
 
     return in_loop(ask_it)
@@ -88,8 +97,8 @@ def measured(port: int, *, blocked: tuple[int, float, float] | None = None, afte
 
 def test_a_blocked_loop_that_merges_tokens_is_said_and_gaps_are_left_out() -> None:
     """Tokens every 5 ms, read every 30: the gaps are not known, and are not invented. The phases stay good."""
-    with streaming_thread(first=0.15, gap=0.005, tokens=60) as port:
-        made = measured(port, blocked=(10, 0.03, 0.001), after=0.2)
+    with streaming_thread(first=0.15, gap=0.005, tokens=60) as streaming:
+        made = measured(streaming, blocked=(10, 0.03, 0.001), after=0.2)
     succeeded(made)
     assert Doubt.COALESCED in made.validity
     assert made.gaps is None
@@ -99,8 +108,8 @@ def test_a_blocked_loop_that_merges_tokens_is_said_and_gaps_are_left_out() -> No
 
 def test_a_first_token_that_merged_with_the_next_makes_the_attempt_invalid() -> None:
     """The loop is away when the first token comes and others follow: ttft is uncertain, and says so."""
-    with streaming_thread(first=0.15, gap=0.005, tokens=20) as port:
-        made = measured(port, blocked=(1, 0.2, 0.0), after=0.05)
+    with streaming_thread(first=0.15, gap=0.005, tokens=20) as streaming:
+        made = measured(streaming, blocked=(1, 0.2, 0.0), after=0.05)
     succeeded(made)
     assert Doubt.FIRST_TOKEN_COALESCED in made.validity
     assert Doubt.LOOP_LAG in made.validity
@@ -109,22 +118,22 @@ def test_a_first_token_that_merged_with_the_next_makes_the_attempt_invalid() -> 
 
 def test_a_late_read_of_a_lone_first_token_is_exact_all_the_same() -> None:
     """One segment has one stamp: the loop was away for 45 ms, and ttft is right to a few."""
-    sends: list[int] = []
-    with streaming_thread(first=0.15, gap=0.3, tokens=2, sends=sends) as port:
-        made = measured(port, blocked=(1, 0.045, 0.0), after=0.13)
+    with streaming_thread(first=0.15, gap=0.3, tokens=2) as streaming:
+        made = measured(streaming, blocked=(1, 0.045, 0.0), after=0.13)
     succeeded(made)
     if made.clock_source is not ClockSource.KERNEL:
         pytest.skip("no kernel stamps on this system")
     assert Doubt.FIRST_TOKEN_COALESCED not in made.validity
     assert made.timeline.ttft is not None
-    sent_ns = wall_ns(made.started_at) + round(made.timeline.ttft * 1e9)
-    assert abs(sent_ns - sends[0]) < 2_000_000  # of when the server sent it, however late that was
+    arrived_ns = wall_ns(made.started_at) + round(made.timeline.ttft * 1e9)
+    before_ns, after_ns = streaming.sends[0]
+    assert before_ns - 2_000_000 < arrived_ns < after_ns + 2_000_000  # when the server sent it, however late that was
 
 
 def test_a_loop_blocked_for_long_is_said() -> None:
     """Over 50 ms our own marks are in doubt: `loop_lag`, with how long."""
-    with streaming_thread(first=0.3, gap=0.02, tokens=3) as port:
-        made = measured(port, blocked=(1, 0.08, 0.0), after=0.1)
+    with streaming_thread(first=0.3, gap=0.02, tokens=3) as streaming:
+        made = measured(streaming, blocked=(1, 0.08, 0.0), after=0.1)
     succeeded(made)
     assert Doubt.LOOP_LAG in made.validity
     assert made.loop_lag_seconds >= 0.079

@@ -218,19 +218,21 @@ def test_tcp_info_gives_round_trip_and_counts(pair):
 
 
 def test_long_turns_of_the_loop_are_remembered():
-    """A callback that blocks the loop shows in `worst_between`, a calm stretch does not."""
+    """A callback that blocks the loop shows in `worst_between`, the calmest of several does not."""
 
     async def block() -> tuple[int, int]:
         polls: Polls = asyncio.get_running_loop().polls
-        calm_from = time.monotonic_ns()
-        await asyncio.sleep(0.01)
-        calm = polls.worst_between(calm_from, time.monotonic_ns())
+        stretches = []
+        for _ in range(10):
+            calm_from = time.monotonic_ns()
+            await asyncio.sleep(0.01)
+            stretches.append(polls.worst_between(calm_from, time.monotonic_ns()))
         await asyncio.sleep(0)
         begin = time.monotonic_ns()
         time.sleep(0.06)  # noqa: ASYNC251
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        return calm, polls.worst_between(begin, time.monotonic_ns())
+        return min(stretches), polls.worst_between(begin, time.monotonic_ns())
 
     calm, blocked = in_loop(block)
     assert blocked >= 59 * MS
