@@ -28,7 +28,7 @@ SLOW_FACTOR = 2.0
 BARS = "▁▂▃▄▅▆▇█"
 FAILED_BAR = "x"
 SLOW = "slow"
-LEGEND = "slow: over 2 x the median, a cold start or a queue. Trend: bars are first tokens, x failed or missed."
+LEGEND = "slow: over 2 x the median, a cold start or a queue. Trend: x failed or missed."
 STATE_STYLES = {"ok": "green", "slow": "yellow", "missed": "dim", "waiting": "dim"}
 
 

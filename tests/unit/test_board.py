@@ -117,3 +117,15 @@ def test_a_slow_first_token_has_a_word_and_lines_are_in_time_order() -> None:
     assert LEGEND in text
     assert text.index("12:00:01Z here") < text.index("12:00:02Z here") < text.index("12:00:03Z here")
     assert "12:00:01Z here -> harbour (simulated): slow, 9.0 x the usual" in text
+
+
+def test_the_demo_s_table_fits_a_small_terminal() -> None:
+    """Seven targets from four places, with what the signs mean, in 80 columns and 24 lines."""
+    series = [
+        replace(one, target=replace(TARGET, name=f"target{number}"), vantage=replace(one.vantage, name=name))
+        for number in range(7)
+        for name, one in zip(("here", "lagos", "london", "virginia"), (*SERIES, *SERIES), strict=True)
+    ]
+    text = shown(Board(series, "http://127.0.0.1:8765/"), 80)
+    assert LEGEND in text
+    assert len(text.splitlines()) < 24
