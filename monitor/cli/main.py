@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import inspect
 import io
 import os
 import sys
@@ -53,7 +54,7 @@ def _options(
     pass
 
 
-def _register(arguments: list[str]) -> None:
+def register(arguments: list[str], app: typer.Typer = app) -> None:
     """Load the one command that is asked for (the others' libraries would cost a second), or all, for the help."""
     asked = [name for name in COMMANDS if arguments[:1] == [name]]
     if asked and asked[0] in KEEPERS:
@@ -63,7 +64,12 @@ def _register(arguments: list[str]) -> None:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, help=_flowing(command.__doc__))(command)
+
+
+def _flowing(docstring: str | None) -> str:
+    """Each paragraph as one line: the help wraps them to the terminal's width, not to the source's."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(docstring or "").split("\n\n"))
 
 
 def _open_outputs() -> None:
@@ -90,7 +96,7 @@ def main() -> None:
         if control := _control(argument):
             _fail(f"argument {number} holds a control character: {control!a}")
     try:
-        _register(sys.argv[1:])
+        register(sys.argv[1:])
         app()
     except KeyboardInterrupt:  # also while libraries load
         sys.exit(130)

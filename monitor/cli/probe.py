@@ -60,6 +60,9 @@ class HttpVersion(StrEnum):
 _URL, _FILE = "With --url", "With a configuration file"
 """Headings of the help. An option under one of them is refused with the other."""
 
+_SECONDS = "SECONDS"
+_DIALECTS = ", ".join(DialectName)
+
 
 def probe(
     context: typer.Context,
@@ -73,7 +76,8 @@ def probe(
         str | None, typer.Option("--probe", rich_help_panel=_FILE, help="Only this probe of the file.")
     ] = None,
     dialect: Annotated[
-        DialectName | None, typer.Option(rich_help_panel=_URL, help="Wire protocol of the URL; required.")
+        DialectName | None,
+        typer.Option(metavar="NAME", rich_help_panel=_URL, help=f"Wire protocol of the URL; required: {_DIALECTS}."),
     ] = None,
     model: Annotated[str | None, typer.Option(rich_help_panel=_URL, help="Model to ask for; required.")] = None,
     api_key_env: Annotated[
@@ -82,29 +86,33 @@ def probe(
     ] = None,
     prompt: Annotated[str, typer.Option(rich_help_panel=_URL, help="What to ask.")] = DEFAULT_PROMPT,
     max_output_tokens: Annotated[
-        int, typer.Option(min=1, max=16_384, rich_help_panel=_URL, help="Cap on generated tokens.")
+        int, typer.Option(min=1, max=16_384, metavar="N", rich_help_panel=_URL, help="Cap on generated tokens.")
     ] = 64,
     deadline: Annotated[
-        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds for the whole attempt.")
+        float, typer.Option(min=0.1, max=3600, metavar=_SECONDS, rich_help_panel=_URL, help="For the whole attempt.")
     ] = 60.0,
     first_token_deadline: Annotated[
-        float | None, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds until the first token.")
+        float | None,
+        typer.Option(min=0.1, max=3600, metavar=_SECONDS, rich_help_panel=_URL, help="Until the first token."),
     ] = None,
     connect_timeout: Annotated[
-        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds, name lookup to TLS.")
+        float, typer.Option(min=0.1, max=3600, metavar=_SECONDS, rich_help_panel=_URL, help="From name lookup to TLS.")
     ] = 10.0,
     stall: Annotated[
-        float, typer.Option(min=0.1, max=3600, rich_help_panel=_URL, help="Seconds of silence between tokens.")
+        float,
+        typer.Option(min=0.1, max=3600, metavar=_SECONDS, rich_help_panel=_URL, help="Of silence between tokens."),
     ] = 15.0,
     connection: Annotated[
         ConnectionPolicy, typer.Option(rich_help_panel=_URL, help="A new connection each time, or a kept one.")
     ] = ConnectionPolicy.FRESH,
     control: Annotated[
-        bool, typer.Option(rich_help_panel=_URL, help="Also measure the road without a model, afterwards.")
+        bool,
+        typer.Option("--control", rich_help_panel=_URL, help="Also measure the road without a model, afterwards."),
     ] = False,
-    nonce: Annotated[
-        bool, typer.Option(rich_help_panel=_URL, help="Begin the prompt with a unique word, against prompt caches.")
-    ] = True,
+    bare: Annotated[
+        bool,
+        typer.Option("--no-nonce", rich_help_panel=_URL, help="No unique word before the prompt, against its caches."),
+    ] = False,
     http: Annotated[HttpVersion, typer.Option(rich_help_panel=_URL, help="HTTP version to offer.")] = HttpVersion.ONE,
     family: Annotated[
         AddressFamily, typer.Option(rich_help_panel=_URL, help="Which addresses may be used.")
@@ -121,7 +129,7 @@ def probe(
         typer.Option("--dry-run", help="Show the request with secrets masked, and its price if known; send nothing."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    user_clock: Annotated[bool, typer.Option(help="Do without the kernel's arrival stamps.")] = False,
+    user_clock: Annotated[bool, typer.Option("--user-clock", help="Do without the kernel's arrival stamps.")] = False,
 ) -> None:
     """Ask once, now, and show where the time went: by a configuration file, or by --url with --dialect and --model.
 
@@ -145,7 +153,7 @@ def probe(
             stall_seconds=stall,
             connection=connection,
             control=control,
-            nonce=nonce,
+            nonce=not bare,
         )
         asked = Target(
             name=urlsplit(_checked_url(url)).hostname or "target",
@@ -182,7 +190,7 @@ def probe(
 def _refuse_given(context: typer.Context, panel: str, why: str) -> None:
     """Options of the other way to probe would have no effect: each that was typed is named."""
     typed = [
-        (parameter.secondary_opts if context.params[parameter.name or ""] is False else parameter.opts)[0]
+        parameter.opts[0]
         for parameter in context.command.params
         if getattr(parameter, "rich_help_panel", None) == panel
         and (source := context.get_parameter_source(parameter.name or "")) is not None

@@ -36,6 +36,7 @@ TokenFile = Annotated[
     Path | None, typer.Option("--token-file", help="Write the token to this new file (mode 0600), not to the terminal.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+LinesOfJson = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")]
 
 
 @vantage.command()
@@ -89,7 +90,7 @@ def revoke(name: Name, config: ConfigFile = None, as_json: AsJson = False) -> No
 
 
 @vantage.command("list")
-def list_all(config: ConfigFile = None, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+def list_all(config: ConfigFile = None, as_json: LinesOfJson = False) -> None:
     """All vantage points that have, or had, a token, and how their agents are."""
     with open_database(config) as (storage, now):
         from monitor.store import fleet
