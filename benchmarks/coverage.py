@@ -110,7 +110,7 @@ def _rollups(record: Record, one: Series, hours: list[datetime]) -> None:
     rows = []
     for hour in hours:
         count, slots_us = owed(known, micros(hour))
-        names = (one.vantage.name, one.target.name, one.probe.name)
+        names = one.key
         ids = {"vantage_id": vantage_id(one.vantage.name), "series_id": series_id(*names)}
         rows.append({**ids, "hour": wire.rfc3339(hour), "n": count, "slots_us": slots_us})
     with record.store.begin() as connection:

@@ -8,6 +8,7 @@ configuration, else what `firsttoken vantage add` was told.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -88,6 +89,7 @@ class Hub:
         self.metrics = Metrics(self._clock, last_values=False)
         self.fleet_metrics = FleetMetrics(self.metrics.registry)
         self._enrolled: Sequence[Enrolled] = ()
+        self._one_at_a_time = threading.Lock()  # the loop takes configurations, the lease's thread places
         self._known: dict[SeriesKey, Series] = {}
         self._fleet = fleet
         self._config = fleet.config
@@ -141,7 +143,8 @@ class Hub:
     async def take_over(self, config: Fleet) -> dict[str, object]:
         """Hand out and expect another configuration from now on."""
         before = set(self._known)
-        self._take(config, self._enrolled)
+        with self._one_at_a_time:
+            self._take(config, self._enrolled)
         self.metrics.config_reloaded(True)
         self._notices = ()
         return {"added": len(set(self._known) - before), "removed": len(before - set(self._known))}
@@ -268,14 +271,15 @@ class Hub:
 
     def _place(self, enrolled: Sequence[Enrolled]) -> None:
         """Vantage points were enrolled, or are elsewhere now."""
-        self._enrolled = enrolled
-        self._take(self._fleet, enrolled)
+        with self._one_at_a_time:
+            self._enrolled = enrolled
+            self._take(self._fleet, enrolled)
 
     def _take(self, fleet: Fleet, enrolled: Sequence[Enrolled]) -> None:
         """Go on with a configuration, its placeless vantage points placed as they were enrolled."""
         config = _placed(fleet.config, enrolled)
         every = [one for vantage in config.vantages for one in config.series(vantage)]
-        wanted = {(one.vantage.name, one.target.name, one.probe.name): one for one in every}
+        wanted = {one.key: one for one in every}
         for key, series in self._known.items():
             if key not in wanted:
                 self.metrics.forget(series)

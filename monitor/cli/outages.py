@@ -38,7 +38,7 @@ class Outages:
         """Say what this attempt changes. Second tries and missed slots change nothing."""
         if attempt.try_number or attempt.outcome is Outcome.MISSED:
             return
-        key = (series.vantage.name, series.target.name, series.probe.name)
+        key = series.key
         standing = self._standing.setdefault(key, _Standing())
         if attempt.outcome is Outcome.FAILED:
             self._fails(attempt, standing)

@@ -161,7 +161,7 @@ def _latest(
     view: View, judged: Mapping[SeriesKey, list[Judged]], advice: Mapping[str, str], choice: Choice
 ) -> list[dict[str, object]]:
     gaps = idle_gaps(view)
-    simulated = {(one.vantage.name, one.target.name, one.probe.name): one.simulated for one in view.series}
+    simulated = {one.key: one.simulated for one in view.series}
     wanted = [
         (key, one)
         for key, several in judged.items()

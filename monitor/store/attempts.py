@@ -147,7 +147,7 @@ class _Batch:
         self._engine = engine
         self._known = known
         self._received_at = received_at
-        self._simulated = {(s.vantage.name, s.target.name, s.probe.name): s.simulated for s in known}
+        self._simulated = {s.key: s.simulated for s in known}
 
     def store(self, attempts: Sequence[Attempt]) -> Inserted:
         """One transaction; when Postgres refuses its content, halves of it, until the bad row stands alone."""

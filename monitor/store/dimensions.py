@@ -83,7 +83,7 @@ def _upsert(table: Table, *, overwrite: bool) -> str:
 
 
 def _rows(known: Iterable[Series], names: Iterable[Names]) -> Iterator[tuple[Key, Row]]:
-    described = {(s.vantage.name, s.target.name, s.probe.name): s for s in known}
+    described = {s.key: s for s in known}
     for vantage, target, probe, version in dict.fromkeys(names):
         given = described.get((vantage, target, probe))
         asked = given.probe if given is not None and given.probe.version == version else None
