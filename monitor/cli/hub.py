@@ -224,7 +224,7 @@ class Hub:
         from monitor.agent.failures import ADVICE
         from monitor.hub.agents import PREFIX, agents_router
         from monitor.hub.app import create_app
-        from monitor.hub.server import WebServer
+        from monitor.hub.server import FLEET_CONNECTIONS, WebServer
 
         app = create_app(
             self.metrics,
@@ -241,7 +241,7 @@ class Hub:
             routers=[agents_router(self, self.fleet_metrics, self._clock)],
             bodies_under=PREFIX,
         )
-        server = WebServer(app, *self._address)
+        server = WebServer(app, *self._address, connections=FLEET_CONNECTIONS)
         server.start()
         return server
 

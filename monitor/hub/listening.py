@@ -10,7 +10,8 @@ import socket
 
 from monitor.model import MonitorError
 
-BACKLOG = 64
+BACKLOG = 512
+"""Agents of a whole fleet come at one moment when a hub is back."""
 LAST_PORT = 65535
 
 

@@ -1,7 +1,7 @@
 """The web server: uvicorn in a thread of its own with a loop of its own, so that a page never delays a measurement.
 
-Hides uvicorn, its signal handling and its limits: header block 16 KiB, 64 connections at a time, ten seconds for a
-request to be said, HTTP/1.1 only.
+Hides uvicorn, its signal handling and its limits: header block 16 KiB, so many connections at a time, ten seconds for
+a request to be said, HTTP/1.1 only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from monitor.hub.patience import BoundedPatience
 
 HEADER_BYTES = 16 * 1024
 CONNECTIONS = 64
+"""At a time, idle ones included; whoever comes beyond them is answered 503."""
+FLEET_CONNECTIONS = 800
+"""For a hub, whose agents keep theirs between two uploads; below the 1,024 files that a process may usually open."""
 KEEP_ALIVE_SECONDS = 15
 START_SECONDS = 10.0
 GRACE_SECONDS = 1
@@ -35,7 +38,13 @@ class WebServer:
     """
 
     def __init__(
-        self, app: ASGIApp, host: str = "127.0.0.1", port: int = 8765, listener: socket.socket | None = None
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        listener: socket.socket | None = None,
+        *,
+        connections: int = CONNECTIONS,
     ) -> None:
         self._host, self._port, self._listener = host, port, listener
         self._server = _Uvicorn(
@@ -49,7 +58,7 @@ class WebServer:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS,
+                limit_concurrency=connections,
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=GRACE_SECONDS,

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -168,6 +169,15 @@ def test_a_replay_changes_nothing(fleet: Fleet, token: str) -> None:
     assert fleet.post("attempts", token, body)[1]["duplicates"] == 1
     other = upload(encode(replace(attempt(at), finish_reason="length")))
     assert fleet.post("attempts", token, other)[1]["conflicts"] == [0]
+
+
+def test_connections_of_a_large_fleet_shut_nobody_out(fleet: Fleet) -> None:
+    """Agents keep theirs between two uploads: the hundred-and-first is answered like the first."""
+    with ExitStack() as open_ones:
+        for _ in range(101):
+            one = open_ones.enter_context(socket.create_connection(("127.0.0.1", fleet.port), timeout=60))
+            one.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_slow_loris_holds_nothing_up(fleet: Fleet, token: str) -> None:
