@@ -1,12 +1,14 @@
 """The database of one process: brought up in the background, used from worker threads, tended every minute.
 
 Hides whether it is the embedded server or another, and that it may be away: until it can be used every call raises
-StoreUnavailable, and the next call tries again to start, connect and migrate.
+StoreUnavailable, and a call tries again to start, connect and migrate, once in a second at most: those that queued up
+behind a server that does not answer are told what the first of them was.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +29,7 @@ from monitor.witness import Sighting
 P = ParamSpec("P")
 T = TypeVar("T")
 
+BRING_UP_EVERY_SECONDS = 1.0
 RETENTION_EVERY = timedelta(hours=1)
 COVER_EVERY = timedelta(hours=1)
 COVER_BACK = timedelta(days=8)
@@ -55,6 +58,7 @@ class Storage:
         self._is_up = False
         self._closed = False
         self._bringing_up = threading.Lock()
+        self._failed: tuple[float, type[StoreUnavailable], str] | None = None  # the last try, when and why
         self._retained_at: datetime | None = None
         self._covered_at: datetime | None = None
         self._asked_until: datetime | None = None
@@ -99,7 +103,8 @@ class Storage:
         self, vantage: str, agent: str, notes: Sequence[Note], known: Iterable[Series], raw_days: int
     ) -> noted.Noted:
         """Store what an agent says about slots without rows; see `store.notes.insert`. Raises StoreUnavailable."""
-        return noted.insert(self._ready(), vantage, agent, notes, self._clock.now(), known=known, raw_days=raw_days)
+        now = self._clock.now()
+        return self.ask(noted.insert, vantage, agent, notes, now, known=known, raw_days=raw_days)
 
     def sight(
         self, vantage: str, sightings: Sequence[Sighting], known: Vantage | None, raw_days: int
@@ -206,10 +211,21 @@ class Storage:
             if self._closed:  # a worker that came late must not bring back what was just stopped
                 raise StoreUnavailable("the database has been closed")
             if not self._is_up or self._engine is None:
-                self._bring_up()
+                self._try_to_bring_up()
                 self._is_up = True
             assert self._engine is not None
             return self._engine
+
+    def _try_to_bring_up(self) -> None:
+        if self._failed is not None and time.monotonic() - self._failed[0] < BRING_UP_EVERY_SECONDS:
+            _, kind, reason = self._failed
+            raise kind(reason)
+        try:
+            self._bring_up()
+        except StoreUnavailable as error:
+            self._failed = (time.monotonic(), type(error), str(error))
+            raise
+        self._failed = None
 
     def _bring_up(self) -> None:
         try:

@@ -48,6 +48,7 @@ def open_engine(url: str, *, connections: int = 8) -> Engine:
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
+            "tcp_user_timeout": STATEMENT_TIMEOUT_SECONDS * 1_000,  # a line cut in mid-statement: else a quarter hour
         },
     )
     event.listen(engine, "connect", _prepare_session)
