@@ -26,6 +26,7 @@ import certifi
 import httpcore
 import httpx
 
+from monitor import __version__
 from monitor.agent.arrivals import READ_BYTES
 from monitor.agent.chunks import MalformedChunk, PlainChunks
 from monitor.agent.connection import Connection, Tape, current_tape
@@ -38,7 +39,7 @@ for _library in ("httpcore", "hpack", "h2", "httpx"):  # at DEBUG they write hea
     logging.getLogger(_library).setLevel(logging.WARNING)
 
 MAX_PROXY_ANSWER_BYTES = 16 * 1024
-USER_AGENT = "firsttoken/0.1"
+USER_AGENT = f"firsttoken/{__version__}"
 _TUNNELLED = re.compile(r"HTTP/1\.\d 2\d\d(?: |$)")
 """Any 2xx opens the tunnel (RFC 9110, 9.3.6)."""
 

@@ -46,7 +46,6 @@ WAITING_SECONDS = 20.0
 RETRY_SECONDS = 5
 PATIENCE_BYTES = 4_000_000
 """Of a body that is too large, so much more is read and thrown away."""
-CHUNK = 65_536
 
 Authorization = Annotated[str | None, Header(max_length=300)]
 
