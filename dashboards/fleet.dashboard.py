@@ -31,6 +31,12 @@ SILENT = (
 
 OF_AGENTS = 'vantage=~"$vantage"'
 
+WAITING_HERE = (
+    "(firsttoken_spool_attempts unless on (instance, job) "
+    "(firsttoken_series_info and on (vantage) firsttoken_agent_last_seen_timestamp_seconds))"
+)
+"""Of processes without a hub; what waits at a hub's agents the hub tells, also where they are scraped beside it."""
+
 HEARD = (
     f"time() - (max by (vantage) (firsttoken_agent_last_seen_timestamp_seconds{{{OF_AGENTS}}}) or "
     f"max by (vantage) (firsttoken_last_attempt_timestamp_seconds{{{CHOSEN}}}))"
@@ -123,7 +129,7 @@ dashboard = Board(
                 description="Attempts not delivered yet. Yellow from 1,000, red from 10,000.",
                 targets=[
                     prom(
-                        "sum(firsttoken_spool_attempts) + "
+                        f"(sum({WAITING_HERE}) or vector(0)) + "
                         f"(sum(firsttoken_agent_spool_attempts{{{OF_AGENTS}}}) or vector(0))",
                         instant=True,
                     )
@@ -223,7 +229,7 @@ dashboard = Board(
                 title="Spool: attempts that wait",
                 targets=[
                     prom(f"sum by (vantage) (firsttoken_agent_spool_attempts{{{OF_AGENTS}}}) > -1", "{{vantage}}"),
-                    prom("firsttoken_spool_attempts", "{{instance}}", ref="B"),
+                    prom(WAITING_HERE, "{{instance}}", ref="B"),
                 ],
                 minimum=0,
             ),

@@ -81,7 +81,7 @@ class Agent:
         self._heartbeat_seconds = heartbeat_seconds
         self._state = Path(own.spool.directory)
         self._clock = clock or CorrectedClock()
-        self.metrics = Metrics(self._clock)
+        self.metrics = Metrics(self._clock, store=False)
         self._probing = Probing(
             replace(EMPTY, spool=own.spool),
             self._deliver,

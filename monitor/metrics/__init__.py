@@ -47,12 +47,15 @@ __all__ = ["SERIES_BUDGET", "SERIES_LABELS", "Metrics", "tokens_per_second"]
 class Metrics:
     """The process's metrics. Safe to use from several threads; nothing here blocks or raises for a target's fault."""
 
-    def __init__(self, clock: Clock | None = None, *, last_values: bool = True) -> None:
-        """`last_values` False: of what `observe` counts none is the last; several hubs share that (`note_last`)."""
+    def __init__(self, clock: Clock | None = None, *, last_values: bool = True, store: bool = True) -> None:
+        """`last_values` False: of what `observe` counts none is the last; several hubs share that (`note_last`).
+
+        `store` False: this process has no Postgres, so that nothing is said of one.
+        """
         self._clock = clock or Clock()
         self._last_values = last_values
         self._last_started: dict[SeriesKey, datetime] = {}
-        self._families = Families(self._oldest_age)
+        self._families = Families(self._oldest_age, store=store)
         self._declared: dict[SeriesKey, tuple[str, ...]] = {}
         self._lock = threading.Lock()  # a series is not forgotten between finding its labels and counting
         self._oldest_unsent: datetime | None = None
@@ -212,7 +215,7 @@ class Metrics:
         self._families.uplink_failures.inc()
 
     def set_store_up(self, reachable: bool) -> None:
-        """Whether the last use of Postgres succeeded."""
+        """Whether the last use of Postgres succeeded; only where there is one (`store`)."""
         self._families.store_up.set(reachable)
 
     def observe_scheduler_lag(self, seconds: float) -> None:

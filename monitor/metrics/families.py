@@ -51,7 +51,7 @@ FREQUENT_MISSES = (MissReason.LATE, MissReason.CAPACITY)
 class Families:
     """The instruments, as attributes, and the registry that holds them."""
 
-    def __init__(self, oldest_age: Callable[[], float]) -> None:
+    def __init__(self, oldest_age: Callable[[], float], *, store: bool = True) -> None:
         # `_created` doubles the series for what Prometheus 2 does not use
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -59,7 +59,7 @@ class Families:
         self._create_distributions()
         self._create_counters()
         self._create_last_values()
-        self._create_self_metrics(oldest_age)
+        self._create_self_metrics(oldest_age, store)
 
     def declare(self, series: Series) -> None:
         """Create the counters and histograms of a series at zero."""
@@ -141,7 +141,7 @@ class Families:
         self.interval = self._gauge("interval_seconds", "Configured time between two slots.")
         self.series_info = self._gauge("series_info", "1; whether its distance or provider is simulated.", "simulated")
 
-    def _create_self_metrics(self, oldest_age: Callable[[], float]) -> None:
+    def _create_self_metrics(self, oldest_age: Callable[[], float], store: bool) -> None:
         make = self._plain_gauge
         make("build_info", "1; versions.", version=__version__, python=python_version()).set(1)
         self.spool_depth = make("spool_attempts", "Attempts that wait in the spool.")
@@ -161,7 +161,8 @@ class Families:
         self.witness_seconds = self._gauge_of(
             "witness_seconds", "Time of one phase of the last look that passed it.", *looked, "phase"
         )
-        self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
+        if store:
+            self.store_up = make("store_up", "Whether the last use of Postgres succeeded.")
         self.config_success = make("config_last_reload_successful", "Whether the last configuration read was good.")
         self.config_timestamp = make("config_last_reload_success_timestamp_seconds", "When a good one was last read.")
         count = self._plain_counter

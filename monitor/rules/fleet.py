@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitor.rules.alert import Alert, Silences, listed, told
-from monitor.rules.promql import ATTEMPT, INTERVAL, PAIR, PROCESS, SERIES, VANTAGE, events, expression
+from monitor.rules.promql import ATTEMPT, INTERVAL, PAIR, PROCESS, SERIES, TOLD_BY_HUB, VANTAGE, events, expression
 from monitor.rules.thresholds import HOUR, Thresholds, duration
 
 PLACE = "vantage {{ $labels.vantage }}"
@@ -228,6 +228,7 @@ def _spools(t: Thresholds) -> list[Alert]:
                 sum by ({VANTAGE}) ({lost}) > 0
                 or
                 sum by ({PROCESS}) (increase(firsttoken_spool_lost_attempts_total[1h])) > 0
+                unless on ({PROCESS}) {TOLD_BY_HUB}
                 """
             ),
             lasting=t.evaluation,
@@ -248,6 +249,7 @@ def _spools(t: Thresholds) -> list[Alert]:
                 {waited} > {t.unsent:g}
                 or
                 max by ({PROCESS}) (firsttoken_spool_oldest_age_seconds) > {t.unsent:g}
+                unless on ({PROCESS}) {TOLD_BY_HUB}
                 """
             ),
             lasting=t.spool_for,
@@ -311,6 +313,7 @@ def _hub(t: Thresholds) -> list[Alert]:
                 sum by (vantage) (increase(firsttoken_ingest_attempts_total{{result="conflict"}}[1h])) > 0
                 or
                 sum by ({PROCESS}) (increase(firsttoken_conflicting_attempts_total[1h])) > 0
+                unless on ({PROCESS}) {TOLD_BY_HUB}
                 """
             ),
             lasting=t.evaluation,

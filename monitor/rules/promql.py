@@ -11,6 +11,11 @@ TARGET = "provider, target, model"
 VANTAGE = "vantage, country"
 PROCESS = "instance, job"
 
+TOLD_BY_HUB = (
+    "(firsttoken_series_info and on (vantage) last_over_time(firsttoken_agent_last_seen_timestamp_seconds[1d]))"
+)
+"""Processes that are agents of a hub, scraped beside it: the hub tells of their spools already."""
+
 ATTEMPT = "series:firsttoken_last_attempt:timestamp_seconds"
 SUCCESS = "series:firsttoken_last_success:timestamp_seconds"
 INTERVAL = "series:firsttoken_interval:seconds"

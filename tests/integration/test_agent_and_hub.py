@@ -187,6 +187,15 @@ async def test_a_hub_that_wants_to_be_left_alone(tmp_path: Path) -> None:
         assert len(hub.asked) <= asked + 1  # a heartbeat may have been on its way
 
 
+async def test_an_agent_says_nothing_of_a_database(tmp_path: Path) -> None:
+    """It has none: whoever scrapes agents is not told that theirs is away."""
+    async with any_hub(good(configuration())) as hub, living(own_file(tmp_path, hub.url)) as agent:
+        await until(lambda: hub.count("attempts") >= 1, "attempts")
+        shown = agent.metrics.negotiate("")[1].decode()
+    assert "firsttoken_spool_attempts" in shown
+    assert "firsttoken_store_up" not in shown
+
+
 async def test_secrets_are_nowhere(tmp_path: Path) -> None:
     """Neither the token nor a key is on disk in the state folder, in a request's body, in the log or in the metrics."""
     told = configuration(api_key="${K}", headers={"x-more": "Bearer ${K}"})

@@ -589,6 +589,7 @@ def limits() -> list[Case]:
 def fleet() -> list[Case]:
     hub, place = {"instance": "hub:8765", "job": "firsttoken"}, lagos()
     own = {"instance": "lagos:8765", "job": "firsttoken"}
+    agent = {"instance": "lagos:9464", "job": "firsttoken-agents"}
     ingest = {labelled("firsttoken_ingest_batches_total", result="stored", **hub): "0+6x99"}
 
     def of_lagos(metric: str, *values: tuple[int, float], until: int = 100) -> dict[str, str]:
@@ -779,6 +780,25 @@ def fleet() -> list[Case]:
                 **of_process("firsttoken_conflicting_attempts_total", (0, 0), (30, 2), until=200, **own),
             },
             (at(29, "ClonedAgent"), at(40, "ClonedAgent", {"vantage": "lagos"}, own), at(150, "ClonedAgent")),
+        ),
+        Case(
+            "an agent that is scraped beside its hub is told of once, and has no database",
+            {
+                **heard(100, 100, until=200),
+                **of_lagos("agent_oldest_unsent_seconds", (0, 0), (20, 1900), (60, 0), until=200),
+                **of_lagos("agent_spool_lost_attempts_total", (0, 0), (70, 100), until=200),
+                labelled("firsttoken_ingest_attempts_total", vantage="lagos", result="conflict", **hub): "0x29 3x169",
+                **of_process("firsttoken_series_info", (0, 1), until=200, **place, **agent),
+                **of_process("firsttoken_spool_oldest_age_seconds", (0, 1), (20, 1900), (60, 0), until=200, **agent),
+                **of_process("firsttoken_spool_lost_attempts_total", (0, 5), (70, 105), until=200, **agent),
+                **of_process("firsttoken_conflicting_attempts_total", (0, 0), (30, 2), until=200, **agent),
+            },
+            (
+                at(35, "DeliveryBehind", place),
+                at(40, "ClonedAgent", {"vantage": "lagos"}),
+                at(65, "DeliveryBehind"),
+                at(75, "SpoolLosing", place),
+            ),
         ),
         Case(
             "a witness that Lagos cannot reach either makes it the line, whatever attempts die of",
