@@ -41,8 +41,10 @@ async def changes(
     known = await asyncio.to_thread(_fingerprints, watched)
     while True:
         await asyncio.sleep(poll_seconds)
-        if (now := paths()) != watched:
-            watched, known = now, await asyncio.to_thread(_fingerprints, now)
+        if (now := paths()) != watched:  # what was watched before is known as it was then: it may have changed since
+            before = dict(zip(watched, known, strict=True))
+            fresh = await asyncio.to_thread(_fingerprints, now)
+            watched, known = now, [before.get(path, found) for path, found in zip(now, fresh, strict=True)]
             continue
         found = await asyncio.to_thread(_fingerprints, watched)
         if found == known:

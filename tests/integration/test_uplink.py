@@ -101,7 +101,7 @@ async def fill(spool: Spool, first: int, last: int) -> None:
     await asyncio.gather(*(spool.append(attempt(n)) for n in range(first, last)))
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  # the condition is a fact of the product, not an event of ours
             await asyncio.sleep(0.005)
@@ -210,7 +210,7 @@ async def test_fresh_attempts_overtake_a_backlog(spool):
         uplink.wake()
         await until(lambda: 9000 in shop.stored)
         assert shop.calls <= calls + 2
-        await until(lambda: spool.depth == 0, 20)
+        await until(lambda: spool.depth == 0, 60)
     backlog = [batch for batch in shop.batches if 9000 not in batch]
     assert max(map(len, backlog)) <= BACKLOG_BATCH
     assert backlog == sorted(backlog, reverse=True)
@@ -281,7 +281,7 @@ async def test_stopping_makes_a_last_try(spool):
     shop.seconds = 60
     uplink.start()
     await fill(spool, 300, 303)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await uplink.stop(0.1)
     assert spool.depth == 3
 

@@ -20,9 +20,16 @@ def anyio_backend() -> str:
 
 async def seen(paths: list[Path], change: Callable[[], object], seconds: float = 10.0) -> bool:
     """Whether a change is seen."""
-    watching = changes(lambda: list(paths), poll_seconds=0.02, settle_seconds=0.02, gone_seconds=0.05)
+    asked: list[int] = []
+
+    def named() -> list[Path]:
+        asked.append(len(paths))
+        return list(paths)
+
+    watching = changes(named, poll_seconds=0.02, settle_seconds=0.02, gone_seconds=0.05)
     look = asyncio.ensure_future(anext(watching))  # type: ignore[arg-type]
-    await asyncio.sleep(0.2)
+    while len(asked) < 2:  # asked again: by then it knows how the files were
+        await asyncio.sleep(0.01)
     change()
     done, _ = await asyncio.wait({look}, timeout=seconds)
     look.cancel()
@@ -50,6 +57,18 @@ async def test_a_file_that_is_replaced_or_goes(files: list[Path]) -> None:
     other.write_text("as it was")
     assert await seen(files, lambda: other.replace(files[1]))
     assert await seen(files, files[1].unlink)
+
+
+async def test_a_change_is_seen_though_other_files_are_named_at_that_moment(files: list[Path]) -> None:
+    """One that is watched before and after is compared with how it was before."""
+    more = files[0].with_name("more")
+    more.write_text("here before it is watched")
+
+    def change() -> None:
+        files[0].write_text("something else")
+        files.append(more)
+
+    assert await seen(files, change)
 
 
 async def test_nothing_is_seen_where_nothing_changed(files: list[Path]) -> None:
