@@ -88,7 +88,7 @@ class Bench:
 
 def until(condition: Callable[[], object]) -> Callable[[], Awaitable[None]]:
     async def wait() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110  # a fact of the product, not an event of ours
                 await asyncio.sleep(0.005)
 

@@ -351,7 +351,7 @@ def test_a_store_that_is_away_is_told_and_what_was_known_stays(store: Engine) ->
     asyncio.run(scenario())
 
 
-def _eventually(true: Any, seconds: float = 8.0) -> bool:
+def _eventually(true: Any, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if true():

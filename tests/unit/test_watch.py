@@ -28,7 +28,7 @@ async def seen(paths: list[Path], change: Callable[[], object], seconds: float =
 
     watching = changes(named, poll_seconds=0.02, settle_seconds=0.02, gone_seconds=0.05)
     look = asyncio.ensure_future(anext(watching))  # type: ignore[arg-type]
-    while len(asked) < 2:  # asked again: by then it knows how the files were
+    while len(asked) < 2:  # noqa: ASYNC110  # asked again: by then it knows how the files were
         await asyncio.sleep(0.01)
     change()
     done, _ = await asyncio.wait({look}, timeout=seconds)
