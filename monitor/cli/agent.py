@@ -186,7 +186,8 @@ class Agent:
         """Each part with None, or with the sentence that says what is wrong."""
         said = self._probing.health()
         said["hub"] = said.pop("store") or self._line.trouble
-        said["configuration"] = None if self._handout is not None else "no configuration yet: the hub was never reached"
+        nothing = self._config_error or "no configuration yet: the hub was never reached"
+        said["configuration"] = None if self._handout is not None else nothing
         return said
 
     # ------------------------------------------------------------------------------------------------ delivery

@@ -99,8 +99,10 @@ def _token(file: Path) -> str:
     try:
         with file.open(encoding="ascii") as opened:
             token = opened.read(MAX_TOKEN_BYTES).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise GrafanaRefused(f"the token file {file} cannot be read: {type(error).__name__}") from None
+    except UnicodeDecodeError:
+        raise GrafanaRefused(f"the token file {file} holds no token: tokens are ASCII") from None
+    except OSError as error:
+        raise GrafanaRefused(f"the token file {file} cannot be read: {(error.strerror or 'error').lower()}") from None
     if not token or len(token.split()) != 1:
         raise GrafanaRefused(f"the token file {file} must hold one token and nothing else")
     return token

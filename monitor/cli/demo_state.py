@@ -12,10 +12,10 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from monitor.cli import terminal
 from monitor.cli.children import Identity, Ledger, command_line, end, identify
 from monitor.model import MonitorError
 
@@ -34,12 +34,6 @@ def default_folder(environment: Mapping[str, str], here: Path) -> Path:
         return here / OURS / "demo"
     home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", ".")) / ".local" / "state")
     return Path(home) / "firsttoken" / "demo"
-
-
-def _this_program() -> str:
-    """How this command is called from any folder."""
-    called = Path(sys.argv[0])
-    return str(called.absolute()) if called.name == "firsttoken" else "firsttoken"
 
 
 class DemoFolder:
@@ -93,8 +87,8 @@ class DemoFolder:
             return (
                 f"a demo already runs here (process {about['pid']}, page {about['page']}).\n"
                 "End it with Ctrl-C in its terminal, or start a second one elsewhere:\n"
-                f"  cd /another/folder && {_this_program()} demo\n"
-                f"  {_this_program()} demo --state /another/folder/demo"
+                f"  cd /another/folder && {terminal.this_program()} demo\n"
+                f"  {terminal.this_program()} demo --state /another/folder/demo"
             )
         return f"a demo is just starting or ending in {self.path}: try again in a few seconds"
 

@@ -102,16 +102,16 @@ def _places(simulator: Simulator) -> Table:
 def _examples(simulator: Simulator) -> list[str]:
     plain = next((item for item in simulator.scenario.listeners if item.tls is None and not item.silent), None)
     secure = next((item for item in simulator.scenario.listeners if item.tls == "good"), None)
-    lines = []
+    lines, ask = [], f"{terminal.this_program()} probe"
     if plain:
         model = next(iter(plain.models), "*").replace("*", "any")
         key = " --api-key-env NAME" if plain.api_key else ""
-        lines.append(f"firsttoken probe --url {simulator.url(plain.name)} --dialect openai_chat --model {model}{key}")
+        lines.append(f"{ask} --url {simulator.url(plain.name)} --dialect openai_chat --model {model}{key}")
     if secure:
         model = next(iter(secure.models), "*").replace("*", "any")
         proxy = next((f" --proxy {proxy.url}" for proxy in simulator.proxies.values()), "")
         lines.append(
-            f"firsttoken probe --url {simulator.url(secure.name)} --dialect anthropic --model {model}"
+            f"{ask} --url {simulator.url(secure.name)} --dialect anthropic --model {model}"
             f" --ca-file {simulator.ca_file}{proxy}"
         )
     return lines

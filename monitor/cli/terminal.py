@@ -13,7 +13,9 @@ import os
 import re
 import select
 import stat
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import typer
 
@@ -25,6 +27,12 @@ _OBEYED = (*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202
 _KEPT = (0x09, 0x0A)  # tabs and line breaks
 _PICTURES = {code: 0x2400 + code if code < 0x20 else 0xFFFD for code in _OBEYED if code not in _KEPT} | {0x7F: 0x2421}
 _IN_JSON = re.compile("[" + "".join(map(chr, _PICTURES)).replace("\\", "") + "]")
+
+
+def this_program() -> str:
+    """How this command is called from any folder: what is printed to be typed begins with it."""
+    called = Path(sys.argv[0])
+    return str(called.absolute()) if called.name == "firsttoken" else "firsttoken"
 
 
 def visible(text: str) -> str:

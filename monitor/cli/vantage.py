@@ -18,6 +18,7 @@ import typer
 from monitor.cli import terminal
 from monitor.cli.database import open_database
 from monitor.config import kinds
+from monitor.config.handout import load_fleet
 from monitor.config.mistake import did_you_mean
 from monitor.model import ConfigError, MonitorError, Place, Vantage
 
@@ -58,6 +59,9 @@ def add(
         from monitor.store import fleet
 
         _hand_over(storage.ask(fleet.enrol, made, now), name, file, as_json, place)
+    if config is not None and name not in load_fleet(config).config.vantages:
+        said = f"note: {config} has no vantage point {name!r}: until it has, its agent measures nothing"
+        terminal.say(said, err=True)
 
 
 @vantage.command()

@@ -93,7 +93,7 @@ class AgentFile:
 def load_agent_file(path: str | os.PathLike[str], environ: Map[str, str] = os.environ) -> AgentFile:
     """One YAML file -> frozen types. Raises InvalidConfig with every mistake, in file order."""
     notes = Notes(str(path), Path(path).parent, environ)
-    tree = document(content(path), notes)
+    tree = document(content(path, "deploy/agent/agent.yaml"), notes)
     for flaw in tree.flaws:
         notes.flaw(flaw)
     if not isinstance(tree.root, Mapping):

@@ -69,15 +69,13 @@ def load(
     return loads(data, environ, name=str(path), directory=place, allow_missing_secrets=allow_missing_secrets)
 
 
-def content(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a configuration file, no more than may be read. Raises InvalidConfig."""
+def content(path: str | os.PathLike[str], example: str = "examples/minimal.yaml") -> bytes:
+    """The bytes of a configuration file such as `example`, no more than may be read. Raises InvalidConfig."""
     try:
         return read_bounded(path, MAX_BYTES + 1)
     except OSError as error:
         found = f"a file that cannot be read ({(error.strerror or 'error').lower()})"
-        raise InvalidConfig(
-            [Mistake(str(path), None, "", found, "a YAML file such as examples/minimal.yaml")]
-        ) from None
+        raise InvalidConfig([Mistake(str(path), None, "", found, f"a YAML file such as {example}")]) from None
 
 
 def loads(

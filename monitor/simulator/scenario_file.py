@@ -24,8 +24,11 @@ def read_scenario(path: Path) -> Scenario:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise ConfigError(f"{path}: longer than 1 MB; a scenario is a page or two")
         return scenario(yaml.safe_load(path.read_text()))
-    except (OSError, UnicodeDecodeError) as unreadable:
-        raise ConfigError(f"{path}: cannot be read: {unreadable}") from unreadable
+    except UnicodeDecodeError as unreadable:
+        raise ConfigError(f"{path}: cannot be read: no UTF-8 text") from unreadable
+    except OSError as unreadable:
+        why = (unreadable.strerror or "error").lower()
+        raise ConfigError(f"{path}: cannot be read: {why}") from unreadable
     except yaml.YAMLError as wrong:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(wrong).split())}") from wrong
     except ConfigError as wrong:

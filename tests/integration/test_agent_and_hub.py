@@ -117,12 +117,13 @@ async def test_a_hub_that_is_not_there(tmp_path: Path) -> None:
 
 
 async def test_a_fleet_that_does_not_have_this_vantage_point(tmp_path: Path) -> None:
-    """Nothing is probed, and the log says once why; it begins by itself when the fleet has it."""
+    """Nothing is probed, and the log says once why, /readyz too; it begins by itself when the fleet has it."""
     answers = good() | {"config": lambda _: answer(404, {"error": "no vantage point 'lagos'"})}
     async with any_hub(answers) as hub:
         with capture_logs() as said:
             async with living(own_file(tmp_path, hub.url)) as agent:
                 await until(lambda: hub.count("config") >= 3, "questions")
+                assert "no vantage point 'lagos'" in str(agent.health()["configuration"])
                 hub.answers |= good()
                 await until(lambda: probing(agent) == ["hi"], "the configuration")
         assert sum(one["event"] == "nothing is probed" for one in said) == 1

@@ -25,7 +25,7 @@ SCENARIO: dict[str, Any] = {
     "distances": {"far": {"rtt_ms": 20}},
 }
 ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
-FIRSTTOKEN = [sys.executable, "-c", "from monitor.cli.main import main; main()", "simulate"]
+FIRSTTOKEN = [str(Path(sys.executable).with_name("firsttoken")), "simulate"]
 
 
 def gone(pid: int) -> bool:
@@ -108,7 +108,7 @@ def test_the_command_tells_what_it_serves_and_ends_well(number: signal.Signals, 
         assert command.wait(10) == 0
         assert command.stderr is not None
         assert command.stderr.read() == ""
-    assert "firsttoken probe --url http://127.0.0.1:" in shown
+    assert f"{FIRSTTOKEN[0]} probe --url http://127.0.0.1:" in shown  # to be typed as it stands, in any folder
     assert "adds 150 ms of round trip (simulated distance)" in shown
     assert "fault: truncated" in shown
     assert list(tmp_path.iterdir()) == []

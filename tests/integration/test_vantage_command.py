@@ -56,6 +56,17 @@ def test_the_life_of_a_token(database_url: str, tmp_path: Path) -> None:
     assert "revoked" in run(database_url, "list").stdout
 
 
+def test_a_vantage_point_that_the_file_does_not_have_is_noticed(database_url: str, tmp_path: Path) -> None:
+    """It gets its token, and a note that its agent has nothing to do yet; one that the file has gets none."""
+    file = tmp_path / "fleet.yaml"
+    targets = "targets: {t: {provider: p, model: m, dialect: openai_chat, url: http://127.0.0.1:1/v1}}\n"
+    file.write_text(f"vantages: {{lagos: {{}}}}\nprobes: {{p: {{prompt: Hi}}}}\n{targets}")
+    known, unknown = (run(database_url, "add", name, "--config", str(file)) for name in ("lagos", "london"))
+    assert (known.returncode, "note:" in known.stderr) == (0, False)
+    assert unknown.returncode == 0
+    assert f"note: {file} has no vantage point 'london'" in unknown.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
