@@ -23,8 +23,13 @@ class Clock:
         """Nanoseconds since the Unix epoch, UTC; may step."""
         return time.time_ns()
 
+    @property
+    def correction_ns(self) -> int:
+        """What `wall_ns` adds to the machine's own wall clock, in which the kernel stamps."""
+        return 0
+
     def offset_ns(self) -> int:
-        """Wall minus monotonic, as exact as two adjacent readings allow (best of three)."""
+        """The machine's own wall minus monotonic, as exact as two adjacent readings allow (best of three)."""
         best_width, best = None, 0
         for _ in range(3):
             before = self.monotonic_ns()
@@ -32,7 +37,7 @@ class Clock:
             after = self.monotonic_ns()
             if best_width is None or after - before < best_width:
                 best_width, best = after - before, wall - (before + after) // 2
-        return best
+        return best - self.correction_ns
 
     def now(self) -> datetime:
         """The wall clock as an aware UTC datetime (microseconds)."""
@@ -40,10 +45,7 @@ class Clock:
 
 
 class CorrectedClock(Clock):
-    """The machine's clocks, the wall clock put right by somebody who knows better.
-
-    `offset_ns` stays the machine's own: kernel stamps are in its wall time, right or wrong.
-    """
+    """The machine's clocks, the wall clock put right by somebody who knows better."""
 
     def __init__(self) -> None:
         self._correction_ns = 0
@@ -52,9 +54,10 @@ class CorrectedClock(Clock):
         """Nanoseconds since the Unix epoch, UTC, corrected."""
         return time.time_ns() + self._correction_ns
 
-    def offset_ns(self) -> int:
-        """The machine's own wall minus monotonic; see `Clock`."""
-        return super().offset_ns() - self._correction_ns
+    @property
+    def correction_ns(self) -> int:
+        """See `Clock`."""
+        return self._correction_ns
 
     @property
     def correction_seconds(self) -> float:

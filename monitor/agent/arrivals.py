@@ -212,7 +212,7 @@ class ArrivalReader:
         began = self._clock.monotonic_ns()
         data, ancillary, _, _ = self._sock.recvmsg(READ_BYTES, _ANCILLARY_BYTES)
         before = self._clock.monotonic_ns()
-        wall = self._clock.wall_ns()
+        wall = self._clock.wall_ns() - self._clock.correction_ns
         now = self._clock.monotonic_ns()
         offset = wall - (before + now) // 2
         if now - before > 20_000:  # interrupted between the readings

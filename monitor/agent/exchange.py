@@ -98,7 +98,8 @@ class Exchange:
         self._asked = question
         self._conditions = validity.Conditions.now(clock, machine)
         self._start_ns = clock.monotonic_ns()
-        self._started_at = instant(self._start_ns + self._conditions.offset_ns)  # the same moment, not a later reading
+        began_ns = self._start_ns + self._conditions.offset_ns + clock.correction_ns
+        self._started_at = instant(began_ns)  # the same moment, not a later reading
         self._tape = Tape(clock, on_mark=self._deadlines.passed)
 
     # The exchange, in the order in which it happens.

@@ -7,7 +7,7 @@ long it queued and read the prompt, that is taken out too: what is left can hard
 The signature of a cold start is that of docs/cold-starts.md: the server's part is far above the series' warm median,
 the line was as usual, tokens flowed as usual once they came, and a second attempt sent straight after is warm. When
 the second one is slow too, it is overload or a regression. A server that says it loaded, or answers "loading", is
-believed. Each rule below names its source.
+believed.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class Judgement:
 def sample(attempt: Attempt) -> Sample | None:
     """What can be compared of an attempt; None when it got no first token and no deadline says how long it waited.
 
-    server part = ttft - (resolve + connect + tls + one round trip), never negative (design: geography; detection
-    rules: stream S). Dialling counts only where it happened, so a kept connection that had to be opened anew is
-    judged like any other.
+    server part = ttft - (resolve + connect + tls + one round trip), never negative: what far vantage
+    points pay for the distance is taken out. Dialling counts only where it happened, so a kept connection that had to
+    be opened anew is judged like any other.
     """
     line = attempt.timeline
     waited_ns = line.marks.get(Mark.FIRST_TOKEN)
@@ -249,7 +249,7 @@ class _Case:
 
 
 def _against_history(case: _Case) -> Verdict:
-    """Slow by its history: the whole signature (detection rules, signature of a cold start)."""
+    """Slow by its history: the whole signature of a cold start."""
     if case.one.load is not None:
         return _warm(Reason.SERVER_WAS_LOADED)
     if case.control is None:
@@ -260,7 +260,7 @@ def _against_history(case: _Case) -> Verdict:
 
 
 def _against_control(case: _Case) -> Verdict:
-    """Without enough history the second attempt is the control (design: cold-start probes)."""
+    """Without enough history the second attempt is the control."""
     if not _exceeds(case.one, case.usual, case.rule):
         return _warm(Reason.AS_CONTROL)
     if case.one.load is not None:
@@ -281,7 +281,7 @@ def _unless_excused(case: _Case, found: Reason) -> Verdict:
 def _excuses(case: _Case) -> Iterator[Reason]:
     """What else may explain a slow first token that a second attempt did not show.
 
-    Idleness: a cold start is the first request after it. Our own delays (design: suspect yourself first) and lost
+    Idleness: a cold start is the first request after it. Our own delays and lost
     segments count with what they may have cost at most: a load of seconds is not excused by 60 ms of lag. Slow tokens
     speak of a busy machine, unless the server's own report has taken that out already.
     """
@@ -347,7 +347,7 @@ def _lost_time(attempt: Attempt) -> float:
 
 
 def _penalty(one: Sample, usual: Sequence[Sample]) -> float:
-    """Cold first token minus the warm median, the server's parts (detection rules)."""
+    """Cold first token minus the warm median, the server's parts."""
     middle: float = median(other.server_part for other in usual)
     return max(0.0, one.server_part - middle)
 

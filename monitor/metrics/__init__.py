@@ -43,7 +43,6 @@ from monitor.witness import Sighting
 __all__ = ["SERIES_BUDGET", "SERIES_LABELS", "Metrics", "tokens_per_second"]
 
 
-
 class Metrics:
     """The process's metrics. Safe to use from several threads; nothing here blocks or raises for a target's fault."""
 
@@ -87,6 +86,7 @@ class Metrics:
         """Remove every time series of (vantage, target, probe); what is still under way of it counts as undeclared."""
         with self._lock:
             self._declared.pop(series.key, None)
+            self._last_started.pop(series.key, None)
             self._families.forget(series)
 
     def declared(self) -> set[tuple[str, str, str]]:

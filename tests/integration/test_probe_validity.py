@@ -17,7 +17,7 @@ import pytest
 
 from monitor.agent.probe import Prober
 from monitor.agent.validity import CpuSteal, CpuThrottling, Machine
-from monitor.clock import Clock, wall_ns
+from monitor.clock import Clock, CorrectedClock, wall_ns
 from monitor.model import Attempt, ClockSource, ConnectionPolicy, Doubt
 from tests.integration.probing import (
     CHUNK,
@@ -150,6 +150,26 @@ class SteppingClock(Clock):
 
     def wall_ns(self) -> int:
         return super().wall_ns() + self.ahead_ns
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_wrong_clock_that_was_put_right_spoils_nothing(seconds: float) -> None:
+    """The machine is an hour off and the hub has said so: phases as ever, no doubt, and the right instant."""
+    clock = CorrectedClock()
+    clock.correct(seconds)
+
+    async def ask_it() -> Attempt:
+        talk = says(0.1, STREAM_HEAD + b"\r\n", 0.1, CHUNK + FINISH + DONE)
+        async with served(talk) as port, prober(clock=clock) as one:
+            return await attempt(one, series(f"http://127.0.0.1:{port}/v1"))
+
+    before = clock.now()
+    made = in_loop(ask_it)
+    succeeded(made)
+    assert before <= made.started_at <= clock.now()
+    assert Doubt.CLOCK_STEP not in made.validity
+    assert made.timeline.ttft is not None
+    assert 0.19 <= made.timeline.ttft < 20
 
 
 @pytest.mark.parametrize("step_ns", [5_000_000, -3_600_000_000_000])

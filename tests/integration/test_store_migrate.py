@@ -190,7 +190,7 @@ def test_there_are_no_foreign_keys_triggers_or_exclusions(store: Engine) -> None
 
 
 def test_attempts_are_partitioned_by_their_planned_instant(store: Engine) -> None:
-    """`attempts` is range-partitioned by scheduled_at, with the key of the design."""
+    """`attempts` is range-partitioned by scheduled_at, keyed by vantage, instant, series and try."""
     with store.connect() as connection:
         partitioning = connection.execute(text("SELECT pg_get_partkeydef('attempts'::regclass)")).scalar()
         assert partitioning == "RANGE (scheduled_at)"

@@ -23,7 +23,7 @@ from monitor.agent.arrivals import (
 )
 from monitor.agent.connection import COALESCED_ABOVE_NS
 from monitor.agent.framing import HEADERS, FrameWalker, HeadWalker
-from monitor.clock import Clock
+from monitor.clock import Clock, CorrectedClock
 
 MS = 1_000_000
 
@@ -186,6 +186,27 @@ def test_without_kernel_stamps_the_user_clock_serves_and_says_so(pair):
     assert not arrival.stamped
     assert arrival.lag_ns == 0
     assert arrival.spread_ns >= 4 * MS
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_corrected_clock_moves_no_arrival(pair, seconds):
+    """The kernel stamps by the machine's wall clock, right or wrong: the correction is none of its business."""
+    ours, peer = pair
+    clock = CorrectedClock()
+    clock.correct(seconds)
+
+    async def read() -> tuple[int, int, Arrival]:
+        reader = ArrivalReader(ours, clock)
+        before = time.monotonic_ns()
+        peer.send(b"x")
+        time.sleep(0.005)  # noqa: ASYNC251
+        arrival = reader.read()
+        return before, time.monotonic_ns(), arrival
+
+    before, after, arrival = in_loop(read)
+    assert arrival.stamped
+    assert before - MS <= arrival.at_ns <= after
+    assert abs(arrival.offset_ns - clock.offset_ns()) < MS
 
 
 def test_the_end_of_the_stream_is_an_empty_arrival(pair):

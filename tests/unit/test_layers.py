@@ -1,4 +1,4 @@
-"""The layer table of the design, and through which files each outside package enters.
+"""The table of layers, and through which files each outside package enters.
 
 A module imports only from rows above its own (a lower number) and from its own package; the nouns of row 0 know
 each other. Imports inside functions count like any other.
@@ -37,7 +37,7 @@ LAYERS = {
     "monitor.cli": 4,
     "migrations": 4,
 }
-"""The rows of design §3. A package name stands for everything inside it."""
+"""The rows, the uppermost first. A package name stands for everything inside it."""
 
 MAY_IMPORT = {
     "monitor.simulator": {"monitor.model", "monitor.timeline", "monitor.clock", "monitor.extras"},
