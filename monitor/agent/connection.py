@@ -279,6 +279,8 @@ class Connection(httpcore.AsyncNetworkStream):
             begins = (HEADERS, stream) in frames
         elif waits and tape is not None:
             begins = tape.head.begins(plain)
+            if tape.head.foreign:
+                raise httpcore.RemoteProtocolError(f"it begins with {tape.head.foreign.decode('latin-1')!r}")
             if tape.head.behind:
                 plain = plain[: -len(tape.head.behind)]
                 self.put_back(tape.head.behind)

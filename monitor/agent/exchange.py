@@ -382,6 +382,7 @@ class Exchange:
             request_id=self._clean(facts.request_id(answer.headers, seen.facts), 128),
             served_model=self._clean(seen.model, 200),
             content_encoding=self._clean(answer.headers.get("content-encoding"), 40),
+            proxied=self._series.vantage.proxy is not None,
         )
         if connection is None:
             return told
@@ -392,6 +393,5 @@ class Exchange:
             tls_version=connection.tls_version,
             alpn=connection.alpn,
             reused=Mark.CONNECT_START not in self._tape.marks,
-            proxied=connection.proxied,
             certificate_expires_at=connection.certificate_expires_at,
         )

@@ -139,7 +139,7 @@ def _reason(error: ssl.SSLError) -> str:
 
 def _from_proxy(link: BaseException, phase: Phase) -> Verdict | None:
     if isinstance(link, httpx.ProxyError | httpcore.ProxyError):
-        return K.PROXY, f"the proxy refused: {link}"
+        return K.PROXY, f"{link}"
     return None
 
 

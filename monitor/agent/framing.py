@@ -20,6 +20,8 @@ _STATUS_NAMES = (b"\x07:status", b"\x85\xb8\x84\x8d\x36\xa3")
 """`:status` spelled out, and the same in Huffman's code (RFC 7541, 5.2)."""
 _STREAM = 0x7FFFFFFF
 _BLANK_LINE = re.compile(rb"\n\r?\n")
+_VERSION = b"HTTP/"
+_SHOWN_BYTES = 60
 _INTERIM = re.compile(rb"HTTP/\d\.\d 1(?!01)")
 """1xx, but for 101: that one is final."""
 
@@ -33,6 +35,7 @@ class HeadWalker:
     def __init__(self) -> None:
         self._head = bytearray()
         self._final = False
+        self.foreign = b""  # how what is no HTTP/1 answer begins: a peer may say a line, and then nothing, for ever
         self.behind = b""  # what follows the final head in the piece that completed it: the body's beginning
 
     def begins(self, data: bytes) -> bool:
@@ -42,6 +45,9 @@ class HeadWalker:
             begins = begins or not self._head
             searched = max(0, len(self._head) - 3)
             self._head += data
+            if self._head[: len(_VERSION)] != _VERSION[: len(self._head)]:
+                self.foreign = bytes(self._head[:_SHOWN_BYTES])
+                break
             end = _BLANK_LINE.search(self._head, searched)
             if end is None:
                 break

@@ -15,8 +15,9 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -50,8 +51,11 @@ _FAMILIES = {
 }
 
 
+_NOT_THE_PROXYS = frozenset({None, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+
+
 class ProxyRefused(httpcore.ProxyError):
-    """The CONNECT proxy gave no tunnel."""
+    """The CONNECT proxy gave no tunnel, or there is no way to it; the text says which, in a sentence."""
 
 
 class Backend(httpcore.AsyncNetworkBackend):
@@ -90,9 +94,10 @@ class Backend(httpcore.AsyncNetworkBackend):
         tape.starts_over()
         until = asyncio.get_running_loop().time() + (10.0 if timeout is None else timeout)
         first_host, first_port = (self._proxy.host, self._proxy.port or 80) if self._proxy else (host, port)
-        addresses = await self.resolve(tape, first_host, first_port)
-        tape.mark(Mark.CONNECT_START)
-        sock, connected_ns = await self._connect_first(addresses, until)
+        with self._blaming_the_proxy():
+            addresses = await self.resolve(tape, first_host, first_port)
+            tape.mark(Mark.CONNECT_START)
+            sock, connected_ns = await self._connect_first(addresses, until)
         tape.went_on(connected_ns)
         connection = Connection(
             sock,
@@ -105,12 +110,24 @@ class Backend(httpcore.AsyncNetworkBackend):
         tape.connection = self.connection = connection
         if self._proxy is not None:
             try:
-                connected_ns = await self._tunnel(connection, host, port)
+                with self._blaming_the_proxy():
+                    connected_ns = await self._tunnel(connection, host, port)
             except BaseException:
                 await connection.aclose()
                 raise
         tape.mark(Mark.CONNECT_END, connected_ns)
         return connection
+
+    @contextmanager
+    def _blaming_the_proxy(self) -> Iterator[None]:
+        """On the way to a proxy name, port and line are the proxy's. Deadlines and our own limits keep their kinds."""
+        try:
+            yield
+        except (OSError, UnicodeError) as error:
+            if self._proxy is None or (isinstance(error, OSError) and error.errno in _NOT_THE_PROXYS):
+                raise
+            said = getattr(error, "strerror", None) or "its name is not a legal one"
+            raise ProxyRefused(f"the proxy cannot be reached: {said}") from error
 
     async def resolve(self, tape: Tape, host: str, port: int) -> list[tuple[Any, ...]]:
         """The addresses of a host as `getaddrinfo` has them, marked unless it is one itself. Raises OSError."""

@@ -63,7 +63,14 @@ BYTES: dict[str, tuple[Talk, str, str]] = {
     "until close, without an end": (says(STREAM_HEAD + b"\r\n" + CHUNK), "truncated", "generate"),
     "no body": (says(STREAM_HEAD + b"content-length: 0\r\n\r\n"), "truncated", "generate"),
     "204": (says(b"HTTP/1.1 204 No Content\r\n\r\n"), "truncated", "generate"),
-    "no HTTP": (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "disconnected", "wait"),
+    "no HTTP": (says(b"SSH-2.0-OpenSSH_9.2\r\n"), "protocol_error", "wait"),
+    "no HTTP, by the byte": (
+        says(*(part for byte in b"220 mail ESMTP\r\n" for part in (bytes([byte]), 0.001)), then="hold"),
+        "protocol_error",
+        "wait",
+    ),
+    "half of a head": (says(b"HTTP/1.1 200 OK\r\nContent-"), "disconnected", "wait"),
+    "half of a version": (says(b"HTT"), "disconnected", "wait"),
     "HTTP/2 to an HTTP/1.1 request": (says(b"\0\0\x12\4\0\0\0\0\0" + b"\0" * 18), "protocol_error", "wait"),
     "100,000 header lines": (
         says(STREAM_HEAD + b"".join(b"x-%d: y\r\n" % n for n in range(100_000)) + b"\r\n" + GOOD_BODY),

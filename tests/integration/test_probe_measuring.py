@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import struct
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -476,7 +478,7 @@ def test_any_2xx_opens_the_tunnel(line: str) -> None:
 
 
 def test_a_proxy_nobody_listens_at_and_one_that_says_nothing() -> None:
-    """Refused and timed out, both in connect."""
+    """Both in connect: kind `proxy` with the proxy's address, for the target is not to blame; time that ran out."""
 
     async def ask_both() -> list[Attempt]:
         async with Simulator([Listener(silent=True)]) as sim:
@@ -485,8 +487,35 @@ def test_a_proxy_nobody_listens_at_and_one_that_says_nothing() -> None:
             return [await ask("https://example.invalid/v1", proxy=proxy, probe=limits) for proxy in proxies]
 
     refused, silent = in_loop(ask_both)
-    failed(refused, "refused", "connect")
+    failed(refused, "proxy", "connect")
+    assert refused.failure is not None
+    assert refused.http.proxied
+    assert re.search(r"the proxy cannot be reached: .*refused \(127\.0\.0\.1 port \d+\)", refused.failure.text)
     failed(silent, "connect_timeout", "connect")
+
+
+def test_a_proxy_without_an_address_is_the_proxys_failure() -> None:
+    """The name that does not resolve is the proxy's, not the target's."""
+    made = in_loop(lambda: ask("http://127.0.0.1:9/v1", proxy="http://nobody.invalid:3128"))
+    failed(made, "proxy", "resolve")
+    assert made.failure is not None
+    assert "the proxy cannot be reached" in made.failure.text
+
+
+def test_a_proxy_that_breaks_the_connection_off_is_the_proxys_failure() -> None:
+    """A reset before any answer to CONNECT."""
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        line = writer.get_extra_info("socket")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+    async def ask_it() -> Attempt:
+        async with served(cut) as port:
+            return await ask("http://127.0.0.1:9/v1", proxy=f"http://127.0.0.1:{port}")
+
+    failed(in_loop(ask_it), "proxy", "connect")
 
 
 def test_the_kernel_tells_the_lines_round_trip() -> None:
