@@ -20,12 +20,12 @@ from urllib.parse import quote
 from monitor.agent import sigv4
 from monitor.agent.dialects.asking import bearer_headers, joined, merged, replaced
 from monitor.agent.dialects.bedrock_models import ModelReader, native_body
-from monitor.agent.dialects.contract import OPENING_BYTES, RequestParts
+from monitor.agent.dialects.contract import BodyMemory, RequestParts
 from monitor.agent.dialects.sse_decoder import DONE, OTHER, PREAMBLE, error_event, protocol_error
 from monitor.agent.dialects.timings import bedrock_timings
 from monitor.agent.dialects.usage import converse_tokens
 from monitor.agent.error_bodies import has_error
-from monitor.agent.events import EventKind, Seen, StreamEvent, TokenKind
+from monitor.agent.events import EventKind, StreamEvent, TokenKind
 from monitor.agent.eventstream import EventStreamParser, Message, TooLarge
 from monitor.agent.foreign_json import NOT_JSON, obj, parse, text
 from monitor.model import DialectName, FailureKind, Probe, Target
@@ -62,28 +62,16 @@ def _invokes(url: str) -> bool:
     return url.partition("?")[0].rstrip("/").endswith(_INVOKE)
 
 
-class BedrockDecoder:
+class BedrockDecoder(BodyMemory):
     def __init__(self) -> None:
-        self.opening = b""
-        self.body_bytes = 0
-        self.seen = Seen()
+        super().__init__()
         self._parser = EventStreamParser()
         self._models = ModelReader(self.seen)
         self._silent_tool = False  # a tool block is open that has streamed no input yet
         self._told = False  # what is wrong with the frames has been said
 
-    @property
-    def finished(self) -> bool:
-        return self.seen.finish_reason is not None
-
-    @property
-    def done(self) -> bool:
-        return self.seen.done
-
     def feed(self, data: bytes) -> list[StreamEvent]:
-        if len(self.opening) < OPENING_BYTES:
-            self.opening += data[: OPENING_BYTES - len(self.opening)]
-        self.body_bytes += len(data)
+        self.remember(data)
         events: list[StreamEvent] = []
         for message in self._parser.feed(data):
             if self.seen.done:  # what trails after the end marker is not part of the answer

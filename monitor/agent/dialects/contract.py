@@ -56,6 +56,31 @@ class Decoder(Protocol):
         """End of the body: what an unterminated last event still says. A second call gives nothing."""
 
 
+class BodyMemory:
+    """What every decoder remembers of a body: how it begins, how long it is, what was seen in it."""
+
+    def __init__(self) -> None:
+        self.opening = b""
+        self.body_bytes = 0
+        self.seen = Seen()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a finish reason was seen."""
+        return self.seen.finish_reason is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether the dialect's terminal marker was seen."""
+        return self.seen.done
+
+    def remember(self, data: bytes) -> None:
+        """More of the body has come."""
+        if len(self.opening) < OPENING_BYTES:
+            self.opening += data[: OPENING_BYTES - len(self.opening)]
+        self.body_bytes += len(data)
+
+
 class Dialect(Protocol):
     """The wire protocol of a streaming API."""
 

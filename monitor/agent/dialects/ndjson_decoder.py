@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from monitor.agent.dialects.contract import OPENING_BYTES
+from monitor.agent.dialects.contract import BodyMemory
 from monitor.agent.dialects.sse_decoder import OTHER, PREAMBLE, error_event, protocol_error
 from monitor.agent.error_bodies import has_error
-from monitor.agent.events import EventKind, Seen, StreamEvent
+from monitor.agent.events import EventKind, StreamEvent
 from monitor.agent.foreign_json import NOT_JSON, parse
 from monitor.agent.sse import MAX_LINE_BYTES
 from monitor.model import FailureKind
@@ -16,28 +16,16 @@ from monitor.model import FailureKind
 _BLANK_LINES = re.compile(rb"\n{2,}")
 
 
-class NDJSONDecoder:
+class NDJSONDecoder(BodyMemory):
     """The decoder minus the dialect: a child says what one JSON object means (`read`). Blank lines mean nothing."""
 
     def __init__(self) -> None:
-        self.opening = b""
-        self.body_bytes = 0
-        self.seen = Seen()
+        super().__init__()
         self._tail = bytearray()  # the line that has not ended yet
         self._dead = False
 
-    @property
-    def finished(self) -> bool:
-        return self.seen.finish_reason is not None
-
-    @property
-    def done(self) -> bool:
-        return self.seen.done
-
     def feed(self, data: bytes) -> list[StreamEvent]:
-        if len(self.opening) < OPENING_BYTES:
-            self.opening += data[: OPENING_BYTES - len(self.opening)]
-        self.body_bytes += len(data)
+        self.remember(data)
         events: list[StreamEvent] = []
         *lines, rest = _BLANK_LINES.sub(b"\n", data).split(b"\n")  # a flood of blank lines costs next to nothing
         for line in lines:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from monitor.agent.dialects.contract import OPENING_BYTES
+from monitor.agent.dialects.contract import BodyMemory
 from monitor.agent.error_bodies import classify_error_object, has_error
-from monitor.agent.events import EventKind, Seen, StreamEvent
+from monitor.agent.events import EventKind, StreamEvent
 from monitor.agent.foreign_json import NOT_JSON, obj, parse
 from monitor.agent.sse import Frame, SSEParser
 from monitor.model import FailureKind
@@ -26,29 +26,17 @@ def error_event(said: Any) -> StreamEvent:
     return StreamEvent(EventKind.ERROR, failure=classify_error_object(said))
 
 
-class SSEDecoder:
+class SSEDecoder(BodyMemory):
     """The decoder minus the dialect: a child says what one JSON object means (`read`) and what ends a stream."""
 
     done_text: str | None = None  # data that is the terminal marker instead of JSON
 
     def __init__(self) -> None:
-        self.opening = b""
-        self.body_bytes = 0
-        self.seen = Seen()
+        super().__init__()
         self._parser = SSEParser()
 
-    @property
-    def finished(self) -> bool:
-        return self.seen.finish_reason is not None
-
-    @property
-    def done(self) -> bool:
-        return self.seen.done
-
     def feed(self, data: bytes) -> list[StreamEvent]:
-        if len(self.opening) < OPENING_BYTES:
-            self.opening += data[: OPENING_BYTES - len(self.opening)]
-        self.body_bytes += len(data)
+        self.remember(data)
         return self._decoded(self._parser.feed(data))
 
     def finish(self) -> list[StreamEvent]:
