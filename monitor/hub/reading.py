@@ -243,7 +243,7 @@ def _flat(told: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             row |= _flat(value, f"{before}{name}.")
         else:
-            row[before + name] = " ".join(map(str, value)) if isinstance(value, list) else value
+            row[before + name] = value
     return row
 
 
@@ -254,6 +254,19 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
     lines = csv.writer(out, lineterminator="\r\n")
     lines.writerow(columns)
     for row in told:
-        cells = (row.get(name) for name in columns)
-        lines.writerow(["" if cell is None else plain(cell) if isinstance(cell, str) else cell for cell in cells])
+        lines.writerow([_cell(row.get(name)) for name in columns])
     return out.getvalue().encode()
+
+
+def _cell(value: object) -> object:
+    """As the JSON answer has it, but texts bare and lists of words with blanks between; nothing is an empty cell."""
+    match value:
+        case None:
+            return ""
+        case list() if not any(isinstance(one, list | Mapping) for one in value):
+            return plain(" ".join(map(str, value)))
+        case bool() | list():
+            return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+        case str():
+            return plain(value)
+    return value

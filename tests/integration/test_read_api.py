@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from email.message import Message
 from pathlib import Path
@@ -21,6 +22,7 @@ from urllib.parse import urlencode
 import pytest
 from sqlalchemy import text
 
+from monitor.model import RateLimit, ServiceFacts
 from monitor.store import rollups
 from monitor.wire import encode
 from monitor.wire.fleet import encode_upload
@@ -31,6 +33,7 @@ from tests.integration.test_fleet_storage import AGENT, attempt
 pytestmark = pytest.mark.timeout(300)
 START = (datetime.now(UTC) - timedelta(hours=5)).replace(minute=0, second=0, microsecond=0)
 COUNT = 250
+SAID = ServiceFacts(limits=(RateLimit(name="requests", limit=10.0, remaining=7.0),))
 Asked = dict[str, str] | list[tuple[str, str]]
 
 
@@ -40,7 +43,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, shared_database_url: str) ->
     with running(tmp_path_factory.mktemp("read"), shared_database_url) as one:
         one.token = one.enrol("lagos")  # type: ignore[attr-defined]
         step = timedelta(hours=2) / COUNT
-        made = [attempt(START + n * step, ttft_ns=(n + 1) * 1_000_000) for n in range(COUNT)]
+        made = [replace(attempt(START + n * step, ttft_ns=(n + 1) * 1_000_000), service=SAID) for n in range(COUNT)]
         status, answer = one.post("attempts", one.token, encode_upload(AGENT, [encode(each) for each in made]))  # type: ignore[attr-defined]
         assert (status, answer["stored"]) == (200, COUNT)
         yield one
@@ -152,6 +155,13 @@ def test_csv(fleet: Fleet, path: str) -> None:
     rows = list(csv.DictReader(io.StringIO(fleet.get(f"/api/v1/{path}?{urlencode({**given, 'format': 'csv'})}"))))
     assert rows
     assert all(row["vantage"] == "lagos" for row in rows)
+    python = ("True", "False", "None", "[{'", "{'", "[]")
+    assert not [cell for row in rows for cell in row.values() if cell.startswith(python)], "cells are JSON's"
+    if path == "series":
+        assert rows[0]["simulated"] == "true"
+    if path == "attempts":
+        (limit,) = json.loads(rows[0]["service.limits"])
+        assert (limit["name"], limit["remaining"]) == ("requests", 7.0)
 
 
 @pytest.mark.parametrize(
