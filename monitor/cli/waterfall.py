@@ -62,7 +62,7 @@ def _heading(attempt: Attempt, series: Series) -> Text:
     heading.append(f"{series.target.name}", style="bold")
     heading.append(f"  {series.target.provider}/{series.target.model}  from {attempt.vantage}")
     if series.simulated:
-        heading.append("  simulated", style="reverse")
+        heading.append("  ").append(" simulated ", style="reverse")
     if attempt.outcome is Outcome.SUCCESS:
         heading.append("  success", style="bold green")
     elif attempt.failure is not None:
