@@ -115,6 +115,7 @@ class Uplink:
         self._deliver = deliver
         self._deliver_notes = deliver_notes
         self._resting_until_ns = 0  # everything that waits was put off
+        self._notes_after_ns = self._sightings_after_ns = 0  # told, but the disk could not take that they were
         self._clock = clock or Clock()
         self._first_pause = first_pause_seconds
         self._longest_pause = longest_pause_seconds
@@ -148,6 +149,7 @@ class Uplink:
         with suppress(asyncio.CancelledError):
             await self._task
         self._task = None
+        self._notes_after_ns = self._sightings_after_ns = 0
         with suppress(TimeoutError, SpoolFull):
             async with asyncio.timeout(seconds):
                 await self._send_notes()
@@ -176,7 +178,7 @@ class Uplink:
             await self._round(BACKLOG_BATCH)
             if not self._spool.depth and self._deliver_sightings is not None:
                 await self._send_sightings()
-        elif self._spool.notes_waiting and self._deliver_notes is not None:
+        elif self._are_notes_due():
             await self._send_notes()
         elif self._spool.last_id > self._seen_id and not self._has_backlog():
             await self._gather()
@@ -300,15 +302,22 @@ class Uplink:
 
     # ------------------------------------------------------------------------------------------------ notes
 
+    def _are_notes_due(self) -> bool:
+        rested = self._clock.monotonic_ns() >= self._notes_after_ns
+        return self._deliver_notes is not None and self._spool.notes_waiting > 0 and rested
+
     async def _send_notes(self) -> None:
         """Say what there is to say about slots, oldest first: a plan before the attempts that it explains."""
-        if self._deliver_notes is None:
+        if not self._are_notes_due():
             return
         while notes := await self._spool.take_notes(NOTES_AT_ONCE):
             try:
                 await self._say(notes)
             except StoreUnavailable as error:
                 self._note_away(error)
+                return
+            except SpoolFull:  # said by the spool itself; they are told again, and hold no attempt back meanwhile
+                self._notes_after_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
                 return
             self._note_back()
 
@@ -336,6 +345,8 @@ class Uplink:
     def _are_sightings_due(self) -> bool:
         waiting = self._spool.sightings_waiting if self._deliver_sightings is not None else 0
         since, now_ns = self._sighted_ns, self._clock.monotonic_ns()
+        if now_ns < self._sightings_after_ns:
+            return False
         rested = since is None or now_ns - since >= SIGHTINGS_EVERY_SECONDS * NS
         return waiting >= SIGHTINGS_AT_ONCE or (waiting > 0 and rested)
 
@@ -353,7 +364,10 @@ class Uplink:
         self._note_back()
         if refused:
             log.warning("looks at neutral endpoints are refused for good", refused=len(refused), cause=refused[0][1])
-        await self._spool.delete_sightings([row.id for row in rows])
+        try:
+            await self._spool.delete_sightings([row.id for row in rows])
+        except SpoolFull:  # as with notes
+            self._sightings_after_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
 
     async def _show(self, sightings: Sequence[Sighting]) -> list[tuple[Sighting, str]]:
         """Deliver; what breaks a delivery as a whole is halved until it stands alone, and then refused."""

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +20,11 @@ from structlog.testing import capture_logs
 
 from monitor.agent.slotbook import SlotBook
 from monitor.agent.spool import Spool
+from monitor.agent.uplink import Refusal, Uplink
 from monitor.clock import Clock
 from monitor.model import Attempt, DialectName, Outcome, Probe, Series, SpoolFull, Target, Vantage
-from monitor.notes import LostNote, PlanNote
+from monitor.notes import GapNote, LostNote, PlanNote
+from monitor.witness import Sighting
 
 pytestmark = pytest.mark.anyio
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -121,6 +123,42 @@ async def test_a_start_on_a_full_disk_waits_for_room(small_disk):
     await spool.append(attempt(500))
     assert spool.losses == {"disk_full": lost}
     assert attempt(0) in [row.attempt for row in await spool.take(1000)]
+    await spool.close()
+
+
+async def test_what_cannot_be_forgotten_on_a_full_disk_holds_no_attempt_back(small_disk):
+    """Notes and sightings are told, and told again later, as the disk cannot take that they were; attempts go on."""
+    spool = Spool(small_disk / "spool.sqlite3", 100 * MIB, 86_400)
+    await asyncio.gather(*(spool.append(attempt(n)) for n in range(300)))
+    gap = GapNote(id=0, target="t", probe="q", first_at=START, last_at=START, slots=7, reason="late")
+    await spool.note("lagos", gap)
+    await spool.sight(Sighting(vantage="lagos", endpoint="e", address="tcp://192.0.2.1:443", started_at=START))
+    told: list[str] = []
+    stored: set[datetime] = set()
+
+    async def deliver(attempts: Sequence[Attempt]) -> Sequence[Refusal]:
+        stored.update(one.scheduled_at for one in attempts)
+        return []
+
+    async def deliver_notes(notes: Sequence[object]) -> Sequence[tuple[int, str]]:
+        told.append("note")
+        return []
+
+    async def deliver_sightings(sightings: Sequence[Sighting]) -> Sequence[tuple[Sighting, str]]:
+        told.append("sighting")
+        return []
+
+    ballast = small_disk / "ballast"
+    fill_up(ballast)
+    uplink = Uplink(spool, deliver, deliver_notes=deliver_notes, deliver_sightings=deliver_sightings)
+    with capture_logs():
+        uplink.start()
+        async with asyncio.timeout(60):
+            while len(stored) < 300 or "sighting" not in told:  # noqa: ASYNC110  # facts of the product
+                await asyncio.sleep(0.02)
+        ballast.unlink()
+        await uplink.stop(30)
+    assert (spool.depth, spool.notes_waiting, spool.sightings_waiting) == (0, 0, 0)
     await spool.close()
 
 
