@@ -76,4 +76,15 @@ def _canonical(method: str, url: str, signed: Mapping[str, str], names: str, dig
     pairs = sorted((quote(k, safe="~"), quote(v, safe="~")) for k, v in parse_qsl(parts.query, keep_blank_values=True))
     query = "&".join(f"{name}={value}" for name, value in pairs)
     headers = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
-    return "\n".join((method, quote(parts.path or "/", safe="/~"), query, headers, names, digest))
+    return "\n".join((method, quote(_without_dots(parts.path), safe="/~"), query, headers, names, digest))
+
+
+def _without_dots(path: str) -> str:
+    """The path as AWS signs it (all but S3): no empty segments, and "." and ".." followed, as httpx sends them."""
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment == "..":
+            del kept[-1:]
+        elif segment not in ("", "."):
+            kept.append(segment)
+    return "/" + "/".join(kept) + ("/" if kept and path.endswith("/") else "")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from monitor.agent.sigv4 import Signer
@@ -42,6 +42,8 @@ def signed_by_botocore(method: str, url: str, body: bytes, token: str | None) ->
     method=st.sampled_from(["POST", "GET"]),
     token=st.none() | st.just("session+token/="),
 )
+@example(host=HOSTS[0], model=".", query="", body=b"", method="POST", token=None)
+@example(host=HOSTS[0], model="..", query="", body=b"", method="POST", token=None)
 @settings(max_examples=100, deadline=None)
 def test_we_sign_as_botocore_does(
     host: str, model: str, query: str, body: bytes, method: str, token: str | None
