@@ -6,6 +6,7 @@ The only place that speaks to Grafana's HTTP API. A Grafana that is provisioned 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -116,7 +117,8 @@ def _connected(url: str, token: str) -> Iterator[httpx.Client]:
         with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
             yield client
     except httpx.HTTPError as error:
-        raise GrafanaRefused(f"Grafana at {url} cannot be reached: {type(error).__name__}: {error}") from None
+        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+        raise GrafanaRefused(f"Grafana at {url} cannot be reached: {why}") from None
 
 
 def _ask(grafana: httpx.Client, path: str, body: dict[str, Any], also_good: tuple[int, ...] = ()) -> dict[str, Any]:

@@ -173,6 +173,8 @@ def _show(findings: list[Finding], left_out: list[str]) -> None:
         table.add_row(finding.case.name, str(s.streams), *figures, doubted)
     console = Screen(highlight=False)
     console.print(table)
+    known = max(finding.summary.truth_width_p99 for finding in findings)
+    console.print(Text(f"The simulator knows to {duration(known)} when it sent; the table has what lies beyond."))
     for name in left_out:
         console.print(Text(f"{name}: left out, as cryptography is not installed; {how_to_install('simulator')}"))
     for line in advice(findings):
@@ -197,8 +199,13 @@ def advice(findings: list[Finding]) -> list[str]:
 _DEFECT = "Some times were wrong and did not say so: please report this, with the output of `selftest --json`."
 
 
+def _right_to(finding: Finding) -> str:
+    """What 99 % of the TTFT that are not in doubt keep to: nothing is known better than when the simulator sent."""
+    return duration((finding.summary.sure_p99 or 0.0) + finding.summary.truth_width_p99)
+
+
 def _expectations(best: Finding, user: Finding) -> list[str]:
-    without = f"to {duration(user.summary.sure_p99)} in this run, and a late one does not say that it is late."
+    without = f"to {_right_to(user)} in this run, and a late one does not say that it is late."
     if not best.kernel_clock:
         return [
             "The kernel gives no arrival stamps here: times are taken when this process gets to read.",
@@ -206,7 +213,7 @@ def _expectations(best: Finding, user: Finding) -> list[str]:
         ]
     if best.summary.sure_p99 is None:
         return ["Every TTFT was in doubt, and said so."]
-    right = f"right to {duration(best.summary.sure_p99)}, or to say that it is in doubt"
+    right = f"right to {_right_to(best)}, or to say that it is in doubt"
     return [
         f"With the kernel's stamps, expect a TTFT from this machine to be {right}.",
         f"Without them (`probe --user-clock`) it is right {without}",

@@ -109,7 +109,7 @@ def test_bad_input_is_a_sentence(tmp_path: Path) -> None:
     for url, token, said in (
         ("grafana.example.com", TOKEN, "must look like"),
         ("http://admin:secret@127.0.0.1:3000", TOKEN, "no password"),
-        ("http://127.0.0.1:9", TOKEN, "cannot be reached"),
+        ("http://127.0.0.1:9", TOKEN, "cannot be reached: Connection refused"),
         ("http://127.0.0.1:9", "two words", "one token"),
         ("http://127.0.0.1:9", "", "one token"),
     ):

@@ -46,6 +46,12 @@ def test_only_the_kernel_clock_is_said_to_tell_its_doubts() -> None:
     assert not any("in doubt" in line for line in no_stamps)
 
 
+def test_nothing_is_said_to_be_known_better_than_the_truth() -> None:
+    """What lies within the simulator's own uncertainty is no error of zero: the sentence counts that in."""
+    exact = replace(KERNEL, summary=replace(FIGURES, sure_p99=0.0))
+    assert "right to 10 µs" in advice([exact, USER])[0]
+
+
 def test_what_could_not_run_is_named() -> None:
     """A row that is missing is in the object."""
     assert report([KERNEL, USER], ["TLS, kernel clock"])["left_out"] == ["TLS, kernel clock"]
