@@ -21,7 +21,7 @@ from panels import (
     states,
     steps,
 )
-from queries import CHOSEN, COVERAGE, COVERED, TAG, UID, links, live_variables, notes, prom, sql
+from queries import CHOSEN, COVERAGE, COVERED, TAG, UID, links, live_variables, notes, prom, quiet, sql
 
 NO_TIME = [{"id": "organize", "options": {"excludeByName": {"Time": True, "__name__": True, "Value": True}}}]
 SILENT = (
@@ -31,11 +31,12 @@ SILENT = (
 
 OF_AGENTS = 'vantage=~"$vantage"'
 
-WAITING_HERE = (
-    "(firsttoken_spool_attempts unless on (instance, job) "
-    "(firsttoken_series_info and on (vantage) firsttoken_agent_last_seen_timestamp_seconds))"
+WITHOUT_HUB = (
+    'unless on (instance, job) (firsttoken_series_info{job="firsttoken-agents"} '
+    "and on (vantage) firsttoken_agent_last_seen_timestamp_seconds)"
 )
-"""Of processes without a hub; what waits at a hub's agents the hub tells, also where they are scraped beside it."""
+"""Leaves out agents that are scraped beside their hub, which tells of them already."""
+WAITING_HERE = f"(firsttoken_spool_attempts {WITHOUT_HUB})"
 
 HEARD = (
     f"time() - (max by (vantage) (firsttoken_agent_last_seen_timestamp_seconds{{{OF_AGENTS}}}) or "
@@ -104,15 +105,15 @@ dashboard = Board(
         [
             Stat(
                 title="Vantage points that measure",
-                description="An attempt within the last three intervals of their quickest probe.",
-                targets=[prom(f"count({SILENT} <= 3) or vector(0)", instant=True)],
+                description="An attempt within three intervals of their quickest probe, and two minutes.",
+                targets=[prom(f"count(({quiet('vantage')}) == 0) or vector(0)", instant=True)],
                 thresholds=steps((1, GREEN), base=RED),
                 high=4,
             ),
             Stat(
                 title="Vantage points that are silent",
                 description="Red from 1 on.",
-                targets=[prom(f"count({SILENT} > 3) or vector(0)", instant=True)],
+                targets=[prom(f"sum({quiet('vantage')}) or vector(0)", instant=True)],
                 thresholds=steps((1, RED)),
                 mappings=states(_0=("none", GREEN)),
                 high=4,
@@ -239,7 +240,8 @@ dashboard = Board(
                 targets=[
                     prom(
                         f"max by (vantage) (firsttoken_agent_oldest_unsent_seconds{{{OF_AGENTS}}}) or "
-                        "label_replace(max(firsttoken_spool_oldest_age_seconds), 'vantage', 'this process', '', '')",
+                        f"label_replace(max(firsttoken_spool_oldest_age_seconds {WITHOUT_HUB}), "
+                        "'vantage', 'this process', '', '')",
                         "unsent {{vantage}}",
                     ),
                     prom(
@@ -254,10 +256,24 @@ dashboard = Board(
             TimeSeries(
                 title="Delivery an hour: acknowledged, failed, lost, refused, late",
                 targets=[
-                    prom("sum(rate(firsttoken_delivered_attempts_total[$__rate_interval])) * 3600", "acknowledged"),
+                    prom(
+                        f"sum(rate(firsttoken_delivered_attempts_total[$__rate_interval]) {WITHOUT_HUB}) * 3600",
+                        "acknowledged",
+                    ),
                     prom("sum(rate(firsttoken_uplink_failures_total[$__rate_interval])) * 3600", "failed", ref="B"),
-                    prom("sum(rate(firsttoken_spool_lost_attempts_total[$__rate_interval])) * 3600", "lost", ref="C"),
-                    prom("sum(rate(firsttoken_rejected_attempts_total[$__rate_interval])) * 3600", "refused", ref="D"),
+                    prom(
+                        f"((sum(rate(firsttoken_spool_lost_attempts_total[$__rate_interval]) {WITHOUT_HUB}) "
+                        "or vector(0)) "
+                        f"+ (sum(rate(firsttoken_agent_spool_lost_attempts_total{{{OF_AGENTS}}}[$__rate_interval])) "
+                        "or vector(0))) * 3600",
+                        "lost",
+                        ref="C",
+                    ),
+                    prom(
+                        f"sum(rate(firsttoken_rejected_attempts_total[$__rate_interval]) {WITHOUT_HUB}) * 3600",
+                        "refused",
+                        ref="D",
+                    ),
                     prom(
                         f"sum(rate(firsttoken_late_attempts_total{{{CHOSEN}}}[$__rate_interval])) * 3600 or vector(0)",
                         "late",

@@ -21,7 +21,7 @@ from panels import (
     steps,
     words,
 )
-from queries import CHOSEN, COVERAGE, COVERED, TAG, UID, links, live_variables, notes, prom, sql
+from queries import CHOSEN, COVERAGE, COVERED, TAG, UID, links, live_variables, notes, prom, quiet, sql
 
 WHO = "vantage, target, probe"
 SHARE_FAILED = (
@@ -68,7 +68,13 @@ dashboard = Board(
             Stat(
                 title="Failing now",
                 description="Series whose last attempt failed. Red from 1 on.",
-                targets=[prom(f"count(firsttoken_last_attempt_success{{{CHOSEN}}} == 0) or vector(0)", instant=True)],
+                targets=[
+                    prom(
+                        f"count(min by (vantage, target, probe) (firsttoken_last_attempt_success{{{CHOSEN}}}) == 0)"
+                        " or vector(0)",
+                        instant=True,
+                    )
+                ],
                 thresholds=steps((1, RED)),
                 mappings=states(_0=("none", GREEN)),
                 high=4,
@@ -90,14 +96,9 @@ dashboard = Board(
             ),
             Stat(
                 title="Silent series",
-                description="No attempt for more than three intervals: no data is a state of its own. Red from 1 on.",
-                targets=[
-                    prom(
-                        f"count((time() - firsttoken_last_attempt_timestamp_seconds{{{CHOSEN}}}) "
-                        f"/ firsttoken_interval_seconds{{{CHOSEN}}} > 3) or vector(0)",
-                        instant=True,
-                    )
-                ],
+                description="No attempt for more than three intervals and two minutes: no data is a state of its own. "
+                "Red from 1 on.",
+                targets=[prom(f"sum({quiet('vantage, target, probe')}) or vector(0)", instant=True)],
                 thresholds=steps((1, RED)),
                 mappings=states(_0=("none", GREEN)),
                 high=4,

@@ -39,6 +39,15 @@ COUNTS = "sum(n::int)::int"
 """Attempts added up as what they are: a sum of bigint is a numeric, which costs thrice as much."""
 
 _OF_HOUR = 'vantage=~"$vantage",target=~"$target"'
+
+def quiet(by: str, chosen: str = CHOSEN) -> str:
+    """Whether what `by` tells apart is silent, as the alert NoDataFromVantage has it: a scrape and a delivery take
+    their time. Each is counted once, whoever is scraped that tells of it.
+    """
+    at = f"max by ({by}) (firsttoken_last_attempt_timestamp_seconds{{{chosen}}})"
+    return f"(time() - {at}) > bool (3 * min by ({by}) (firsttoken_interval_seconds{{{chosen}}}) + 120)"
+
+
 _DONE = f"sum by (vantage) (increase(firsttoken_attempts_total{{{CHOSEN}}}[1h]))"
 _MISSED = f"sum by (vantage) (increase(firsttoken_missed_slots_total{{{CHOSEN}}}[1h]))"
 COVERAGE = (
