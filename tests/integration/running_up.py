@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,12 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 COMMAND = Path(sys.executable).with_name("firsttoken")
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> Any:
@@ -96,6 +98,17 @@ class Up:
             sys.stderr.write("".join(self.raw))
         if self.process.poll() is None:
             self.stop()
+
+    def caught_up(self) -> bool:
+        """Whether nothing older waits than the one or two attempts that share the next delivery."""
+        waiting = self.metric("firsttoken_spool_attempts")
+        return waiting is not None and waiting <= 2
+
+    def left_behind(self) -> int:
+        """How many attempts an ended process has left in its spool."""
+        with closing(sqlite3.connect(f"file:{self.state / 'spool.sqlite3'}?mode=ro", uri=True)) as spool:
+            (count,) = spool.execute("SELECT count(*) FROM attempts").fetchone()
+        return int(count)
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 20.0) -> int:
         """End it with a signal; its exit code."""

@@ -122,10 +122,10 @@ def test_each_deadline_has_its_own_kind_and_phase() -> None:
     slow = Behaviour(ttft_seconds=0.02, tokens=5000, tokens_per_second=50.0)
     for made in in_loop(lambda: every_way(slow, deadline_seconds=0.8, max_output_tokens=10_000)).values():
         failed(made, "total_deadline", "generate")
-    late = Behaviour(ttft_seconds=5.0, headers_seconds=0.02)
-    for made in in_loop(lambda: every_way(late, deadline_seconds=10.0, first_token_deadline_seconds=0.5)).values():
+    late = Behaviour(ttft_seconds=30.0, headers_seconds=0.02)
+    for made in in_loop(lambda: every_way(late, deadline_seconds=20.0, first_token_deadline_seconds=2.0)).values():
         failed(made, "first_token_deadline", "generate")
-        assert made.timeline.lasted_ns < 3e9
+        assert made.timeline.lasted_ns < 10e9
 
 
 def test_a_gzip_that_was_not_asked_for_is_decoded_right() -> None:

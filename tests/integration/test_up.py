@@ -103,9 +103,10 @@ def test_probes_go_on_without_a_database(tmp_path, simulator, postgres_server, e
         with admin.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
         up.until_said("the store is back")
-        until(lambda: up.metric("firsttoken_spool_attempts") == 0, "an empty spool")
+        until(up.caught_up, "nothing old in the spool")
         until(lambda: up.metric("firsttoken_store_up") == 1, "the store seen up")
         up.stop()
+    assert up.left_behind() == 0
     (error,) = [line for line in up.lines if line["level"] in ("error", "critical", "warning")]
     assert error["level"] == "error"
     assert "create it (CREATE DATABASE" in error["cause"]
@@ -148,8 +149,10 @@ def test_a_database_that_goes_and_comes_back(tmp_path, simulator, postgres_serve
         until(lambda: up.metric("firsttoken_store_up") == 0, "the store seen away")
         until(lambda: (up.metric("firsttoken_spool_attempts") or 0) >= 2, "attempts in the spool")
         allow("true")
-        until(lambda: up.metric("firsttoken_spool_attempts") == 0, "an empty spool")
+        up.until_said("the store is back")
+        until(up.caught_up, "nothing old in the spool")
         up.stop()
+    assert up.left_behind() == 0
     assert len(up.said("the store is away; attempts wait in the spool")) == 1
     assert len(up.said("the store is back")) == 1
     numbers = sorted({a.scheduled_at for a in stored(store)})
@@ -278,8 +281,9 @@ def test_killed_and_started_again_nothing_is_lost_or_doubled(tmp_path, simulator
     up.environment["DATABASE_URL"] = database_url
     with up:
         until(lambda: len(good(store)) >= 5, "old and new rows")
-        until(lambda: up.metric("firsttoken_spool_attempts") == 0, "an empty spool")
+        until(up.caught_up, "nothing old in the spool")
         assert up.stop() == 0
+    assert up.left_behind() == 0
     assert slots_once(stored(store))
 
 
