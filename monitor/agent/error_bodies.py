@@ -91,7 +91,8 @@ _RULES: tuple[_Rule, ...] = (  # the first that fits and that the status allows
         K.MODEL_GONE,
         r"model_?not_?found|invalid_?model|model_decommissioned|deployment_?not_?found|model_not_available|unknown_model",
         r"\b(model|deployment|engine)s?\b.{0,150}\b(not found|(does not|doesn't|not) exist|decommissioned|no longer"
-        r"|not available|retired)|not a valid model|(unknown|invalid|no such|unsupported) model|no endpoints found"
+        r"|not available|retired|end of (its )?life)|not a valid model|model identifier is invalid"
+        r"|have access to the model|(unknown|invalid|no such|unsupported) model|no endpoints found"
         r"|(not found|no such|unknown).{0,40}\b(model|deployment)\b|^model: ",
     ),
     _rule(K.FORBIDDEN, r"permission|forbidden|access_?denied|unsupported_country"),
@@ -103,6 +104,13 @@ _RULES: tuple[_Rule, ...] = (  # the first that fits and that the status allows
     _rule(K.SERVER_ERROR, r"server_?error|api_error|internal|timeout|timed_out|upstream|bad_gateway|generation"),
 )
 
+_WRONG_KEY = _rule(  # what a 403 says when the key is wrong: AWS and some gateways know no 401
+    K.UNAUTHORIZED,
+    r"unrecognizedclient|expired_?token|invalidsignature|signaturedoesnotmatch|incompletesignature|invalidclienttoken"
+    r"|missingauthentication|invalid_?api_?key",
+    r"security token included in the request is (invalid|expired)|request signature we calculated does not match"
+    r"|signature expired|(incorrect|invalid|wrong|expired) api[ _-]?key|make sure your api key is valid",
+)
 _CLIENT = frozenset({K.FILTERED, K.QUOTA_EXHAUSTED, K.LOADING, K.OVERLOADED, K.UNAUTHORIZED, K.MODEL_GONE})
 _SERVER = frozenset({K.LOADING, K.OVERLOADED})
 _BY_STATUS: Mapping[int, tuple[FailureKind, frozenset[FailureKind]]] = {
@@ -182,6 +190,8 @@ def read_error(error: Any) -> Said:
 def _kind(said: Said, status: int) -> FailureKind:
     default = (K.SERVER_ERROR, _SERVER) if status >= 500 else (K.BAD_REQUEST, _CLIENT)
     kind, allowed = _BY_STATUS.get(status, default)
+    if status == 403 and _WRONG_KEY.fits(said):
+        return K.UNAUTHORIZED
     return next((rule.kind for rule in _RULES if rule.kind in allowed and rule.fits(said)), kind)
 
 

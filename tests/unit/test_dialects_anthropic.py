@@ -79,6 +79,8 @@ def test_thinking_is_reasoning_when_it_is_shown() -> None:
     assert kinds(*thinking) == ["preamble"] * 3
     assert kinds(delta("thinking_delta", thinking="Hm")) == ["reasoning"]
     assert read(*thinking, HI, stop(output_tokens=9))[1].seen.tokens == Tokens(output=9)
+    for bare in (delta("thinking_delta", thinking="Hm"), delta("signature_delta", signature="s")):  # a gateway's
+        assert read(bare, HI, stop(output_tokens=9))[1].seen.tokens == Tokens(output=9)
     counted = stop(output_tokens=9, output_tokens_details={"thinking_tokens": 4})
     assert read(*thinking, HI, counted)[1].seen.tokens == Tokens(output=9, reasoning=4, visible=5)
     assert verdict(*thinking, delta("thinking_delta", thinking="Hm"), stop("max_tokens"), END) is K.REASONING_ONLY

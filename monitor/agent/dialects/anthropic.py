@@ -32,6 +32,7 @@ _DELTAS = {
     "thinking_delta": ("thinking", TokenKind.REASONING),
     "input_json_delta": ("partial_json", TokenKind.TOOL_CALL),
 }
+_THOUGHTS = frozenset({"thinking_delta", "signature_delta"})
 _BLOCKS = {"text": ("text", TokenKind.TEXT), "thinking": ("thinking", TokenKind.REASONING)}
 _KINDS = frozenset(
     {
@@ -135,7 +136,9 @@ class AnthropicDecoder(SSEDecoder):
         return [StreamEvent(EventKind.TOKEN, TokenKind.TOOL_CALL, "{}")] if silent else []
 
     def _delta(self, delta: dict[str, Any]) -> list[StreamEvent]:
-        field, token = _DELTAS.get(text(delta.get("type")), ("", TokenKind.TEXT))
+        kind = text(delta.get("type"))
+        field, token = _DELTAS.get(kind, ("", TokenKind.TEXT))
+        self._thought = self._thought or kind in _THOUGHTS  # some gateways leave the blocks' own events out
         said = text(delta.get(field))
         if not said:
             return []
@@ -166,6 +169,6 @@ class AnthropicDecoder(SSEDecoder):
         return None if found == Tokens() else refined(self.seen.tokens, found)
 
     def _reasoning(self, usage: dict[str, Any]) -> int | None:
-        """Thinking always has a block of its own, so a message without one has none; else only newer servers count."""
+        """Thinking has blocks or deltas of its own: a message without any has none; else only newer servers count."""
         told = count(obj(usage.get("output_tokens_details")).get("thinking_tokens"))
         return told if told is not None or self._thought else 0
