@@ -174,7 +174,8 @@ def _read(connection: Connection, name: str, since: datetime, until: datetime) -
     for agent, sent_at, oldest_at in connection.execute(
         text("SELECT agent, sent_at, spool_oldest_at FROM agents WHERE vantage_id = :vantage_id"), asked
     ):
-        known.settled_us[agent] = micros(sent_at if oldest_at is None else min(sent_at, oldest_at))
+        settled = micros(sent_at if oldest_at is None else min(sent_at, oldest_at))
+        known.settled_us |= {agent: settled, notes.copy_of(agent): settled}
     for series, deadline, simulated in connection.execute(_SERIES, asked):
         known.deadlines_us[series] = UNKNOWN_DEADLINE_US if deadline is None else round(deadline * US)
         if simulated:

@@ -1,6 +1,7 @@
 """What agents say about slots that became no rows, kept under (vantage, agent, note id): twice is once.
 
-Hides the table. Notes come in through `insert`, from uploads and from the process itself; coverage reads them back.
+Hides the table, and where the notes of a cloned agent go. Notes come in through `insert`, from uploads and from the
+process itself; coverage reads them back.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ _INSERT = text(
     "INSERT INTO notes (vantage_id, agent, note_id, kind, first_at, last_at, received_at, body) "
     "SELECT :vantage_id, :agent, note_id, kind, first_at, last_at, :now, body "
     "FROM json_populate_recordset(NULL::notes, CAST(:rows AS json)) ORDER BY note_id "
+    "ON CONFLICT (vantage_id, agent, note_id) DO NOTHING RETURNING note_id"
+)
+_INSERT_OF_A_COPY = text(
+    "INSERT INTO notes (vantage_id, agent, note_id, kind, first_at, last_at, received_at, body) "
+    "SELECT :vantage_id, :copy, said.note_id, said.kind, said.first_at, said.last_at, :now, said.body "
+    "FROM json_populate_recordset(NULL::notes, CAST(:rows AS json)) said "
+    "JOIN notes known ON (known.vantage_id, known.agent, known.note_id) = (:vantage_id, :agent, said.note_id) "
+    "WHERE known.body <> said.body ORDER BY said.note_id "
     "ON CONFLICT (vantage_id, agent, note_id) DO NOTHING RETURNING note_id"
 )
 _PLANS = text(
@@ -79,6 +88,14 @@ def insert(
     return Noted(_store(engine, vantage, agent, good, now, known) if good else 0, result)
 
 
+def copy_of(agent: str) -> str:
+    """Under whom the notes of an agent are kept whose numbers were taken, by another that has its state folder.
+
+    Both have measured: the plan of neither may be forgotten, or what it measured would count as lost.
+    """
+    return f"{agent}*"
+
+
 def _refusal(note: Note, now: datetime, raw_days: int) -> str | None:
     first, last = _times(note)
     if first > now + FUTURE:
@@ -102,6 +119,8 @@ def _store(
         dimensions.write(connection, names, now)
         said = {"vantage_id": vantage_id(vantage), "agent": agent, "now": now, "rows": _rows(notes)}
         stored = len(connection.execute(_INSERT, said).all())
+        if stored < len(notes):
+            stored += len(connection.execute(_INSERT_OF_A_COPY, said | {"copy": copy_of(agent)}).all())
     dimensions.remember(engine, names, now)
     return stored
 

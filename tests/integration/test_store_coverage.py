@@ -89,6 +89,22 @@ def total(store: Engine, since: datetime = START, until: datetime = NOW, now: da
     return coverage.grouped(coverage.covered(store, since, until, now))[()]
 
 
+def test_a_copied_agent_says_its_own_notes_too(store: Engine) -> None:
+    """A copy of a state folder has taken the next numbers: the plan that the first one makes then is in force too."""
+    before, after = a_series(), replace(a_series(), probe=replace(a_series().probe, interval_seconds=600.0))
+    changed = START + 2 * HOUR
+    assert said(store, plan(1, START - US_1, before)).new == 1
+    assert said(store, plan(2, START + HOUR, before)).new == 1  # the copy's, with the same identity
+    own = plan(2, changed, after)
+    assert said(store, own).new == 1
+    assert said(store, own, plan(2, START + HOUR, before)).new == 0
+    beat(store, NOW, None)
+    made = [*slots(START, changed + US_1, before), *slots(changed + US_1, NOW - HOUR, after)]
+    put(store, [attempt(at, series=before) for at in made])
+    tally = total(store, until=NOW - HOUR)
+    assert (tally.owed, tally.measured, tally.unplanned) == (len(made), len(made), 0)
+
+
 def test_rollups_and_rows_give_the_same_answer(store: Engine) -> None:
     """An hour counts alike while its rollup is not computed yet and afterwards, whole hours and broken ones."""
     said(store, plan(1, START - US_1, a_series()))
