@@ -208,8 +208,8 @@ def duration(seconds: float | None) -> str:
     """Seconds as a person reads them: 83 µs, 4.2 ms, 105 ms, 1.23 s; a dash for what did not happen."""
     if seconds is None:
         return "–"
-    if seconds < 0.001:
+    if seconds < 0.0009995:
         return f"{seconds * 1e6:.0f} µs"
-    if seconds < 0.1:
+    if seconds < 0.09995:
         return f"{seconds * 1e3:.1f} ms"
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds < 0.9995 else f"{seconds:.2f} s"

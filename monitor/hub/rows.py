@@ -196,7 +196,9 @@ def _failure(failure: Failure | None, advice: str | None) -> dict[str, str | Non
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: `0.8 ms`, `42 ms`, `1.34 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    """Seconds as people read them: `5 µs`, `0.8 ms`, `42 ms`, `1.34 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    if 0 < seconds < 0.0001:
+        return f"{seconds * 1e6:.0f} µs"
     if seconds < 0.9995:
         return f"{seconds * 1000:.1f} ms" if seconds < 0.01 else f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:

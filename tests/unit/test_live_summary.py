@@ -281,6 +281,8 @@ def test_a_failed_attempt_ends_in_the_phase_it_died_in() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
+        (0.000005, "5 µs"),
+        (0.0001, "0.1 ms"),
         (0.0008, "0.8 ms"),
         (0.0421, "42 ms"),
         (0.9996, "1.00 s"),
@@ -293,7 +295,7 @@ def test_a_failed_attempt_ends_in_the_phase_it_died_in() -> None:
     ],
 )
 def test_durations_read_well(seconds: float, words: str) -> None:
-    """From tenths of milliseconds to days, never "60.0 s"."""
+    """From microseconds to days, never "0.0 ms" or "60.0 s"."""
     assert duration(seconds) == words
 
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from monitor.cli import terminal
 from monitor.cli.board import Board
 from monitor.cli.screen import Screen
-from monitor.cli.waterfall import waterfall
+from monitor.cli.waterfall import duration, waterfall
 from monitor.clock import Clock
 from monitor.model import Attempt, DialectName, Failure, FailureKind, Outcome, Probe, Series, Target, Vantage
 from monitor.timeline import Phase
@@ -134,3 +134,12 @@ def _writers(tree: ast.AST) -> Iterator[str]:
             yield from (name.name for name in node.names if name.name == "Console")
         elif isinstance(node, ast.ImportFrom) and node.module == "rich" and "print" in {n.name for n in node.names}:
             yield "print"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0009996, "1.0 ms"), (0.09996, "100 ms"), (0.9996, "1.00 s"), (0.000083, "83 µs"), (None, "–")],
+)
+def test_durations_change_their_unit_where_they_are_rounded(seconds: float | None, words: str) -> None:
+    """Never "1000 µs", "100.0 ms" or "1000 ms"."""
+    assert duration(seconds) == words

@@ -39,6 +39,7 @@ function draw(tag, attributes) {
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds > 0 && seconds < 0.0001) return `${Math.round(seconds * 1e6)} µs`;
   if (seconds < 0.01) return `${(seconds * 1000).toFixed(1)} ms`;
   if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 59.95) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
