@@ -45,6 +45,8 @@ def coverage(
     from monitor.hub import coverage_answers as answers
     from monitor.store import coverage as record
 
+    if as_json and as_csv:
+        raise ConfigError("give either --json or --csv, not both")
     with open_database(file, state) as (storage, now):
         try:
             asked = answers.Question.read(now, since, until, vantage, target, by)
@@ -55,6 +57,9 @@ def coverage(
         terminal.say(answers.as_json(asked, found).decode())
     elif as_csv:
         terminal.say(answers.as_csv(asked, found).decode(), nl=False)
+    elif not found and (vantage or target):
+        asked_for = " and ".join(filter(None, (vantage and f"vantage {vantage}", target and f"target {target}")))
+        terminal.say(f"Nothing of {asked_for} was planned in that time; without the option see what there is.")
     else:
         _print(found, asked.by, record.grouped(found, *asked.by), record.simulated(found, *asked.by))
 

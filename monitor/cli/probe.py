@@ -22,9 +22,10 @@ from monitor.cli.leaving import leave
 from monitor.cli.screen import Screen
 from monitor.cli.waterfall import waterfall
 from monitor.clock import Clock
-from monitor.config import Config, InvalidConfig, load
+from monitor.config import Config, InvalidConfig, kinds, load
 from monitor.config.files import is_pem
 from monitor.config.mistake import listed
+from monitor.config.shape import MAX_PROMPT
 from monitor.model import (
     AddressFamily,
     Attempt,
@@ -142,6 +143,7 @@ def probe(
             raise UsageError("give either a configuration file or --url, not both")
         _refuse_given(context, _FILE, "only with a configuration file, not with --url")
         asked_model, asked_dialect = _required(model, dialect)
+        _check_as_of_a_file(context, deadline)
         ad_hoc = Probe(
             name="one-off",
             prompt=prompt,
@@ -229,6 +231,20 @@ def _required(model: str | None, dialect: DialectName | None) -> tuple[str, Dial
         missing = [option for option, value in (("--dialect", dialect), ("--model", model)) if value is None]
         raise UsageError(f"--url needs {' and '.join(missing)}")
     return model, dialect
+
+
+def _check_as_of_a_file(context: typer.Context, deadline: float) -> None:
+    """What a configuration file may not say, nobody means on the command line either."""
+    for name, kind in (("model", kinds.text(200)), ("prompt", kinds.prompt(MAX_PROMPT))):
+        try:
+            kind.parse(context.params[name])
+        except ValueError:
+            raise UsageError(f"--{name}: allowed is {kind.allowed}") from None
+    for name in ("first_token_deadline", "connect_timeout", "stall"):
+        value, source = context.params[name], context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and value > deadline:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option}: {value:g} s is longer than the deadline of {deadline:g} s")
 
 
 def _checked_url(url: str) -> str:

@@ -92,6 +92,13 @@ def test_nothing_planned_is_a_sentence(database_url: str, tmp_path: Path) -> Non
     assert (done.returncode, "No plan is known" in done.stdout) == (0, True)
 
 
+def test_a_name_without_slots_is_said(filled: str, tmp_path: Path) -> None:
+    """A name that was mistyped is not taken for an empty record; two formats at once are a mistake."""
+    done = run(filled, tmp_path, "--vantage", "lagoss")
+    assert (done.returncode, done.stdout.startswith("Nothing of vantage lagoss was planned")) == (0, True)
+    assert run(filled, tmp_path, "--json", "--csv").returncode == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [(["--since", "yesterday"], "--since"), (["--by", "colour"], "--by"), (["--since", "60d"], "31 days")],

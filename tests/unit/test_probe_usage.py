@@ -52,6 +52,22 @@ def test_options_of_a_file_are_refused_with_a_url() -> None:
     assert json.loads(ask(*URL, "--vantage", "lagos", "--deadline", "3"))["vantage"] == "lagos"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--prompt", " "), "--prompt: allowed is a text of 1 to"),
+        (("--model", ""), "--model: allowed is"),
+        (("--first-token-deadline", "100"), "--first-token-deadline: 100 s is longer than the deadline of 60 s"),
+        (("--deadline", "5", "--stall", "6"), "--stall: 6 s is longer than the deadline of 5 s"),
+    ],
+)
+def test_what_no_file_may_say_is_refused_on_the_command_line(arguments: tuple[str, ...], words: str) -> None:
+    """The same bounds; defaults that are longer than a short deadline are no mistake of the user's."""
+    with pytest.raises(MonitorError, match=f"^{words}"):
+        ask(*URL, *arguments)
+    assert ask(*URL, "--deadline", "1")
+
+
 def test_everything_that_a_url_lacks_is_said_at_once() -> None:
     """Dialect and model, not one after the other."""
     with pytest.raises(MonitorError, match=r"^--url needs --dialect and --model$"):
