@@ -4,7 +4,7 @@ Hides order, pace and patience. Fresh attempts go first and at once, or with oth
 what an outage left behind follows in small, spaced batches, newest first, so that it never delays fresh ones. A store
 that is away is asked again with growing, jittered pauses and told about twice: when it goes and when it is back. What
 the store refuses for good is set aside in the spool with its reason; a batch that breaks the delivery as a whole is
-halved until the bad attempt stands alone.
+halved until the bad attempt stands alone. What else is delivered, beside attempts, is `asides.py`'s.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
 
 import structlog
 
+from monitor.agent.asides import PUT_OFF_SECONDS, Asides, DeliverNotes, DeliverSightings, in_time
 from monitor.agent.spool import Spool
-from monitor.agent.spoolrows import SpooledNote, SpooledRow
+from monitor.agent.spoolrows import SpooledRow
 from monitor.clock import NS, Clock
 from monitor.model import Attempt, SpoolFull, StoreRefuses, StoreUnavailable
-from monitor.witness import Sighting
 
 FRESH_BATCH = 500
 BACKLOG_BATCH = 100
@@ -33,16 +32,10 @@ GATHER_SECONDS = 2.0
 """Between deliveries of fresh attempts: a transaction costs the same for one attempt as for ten."""
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-DELIVERY_SECONDS = 60.0
 IDLE_SECONDS = 30.0
 LATE_AFTER_SECONDS = 120.0
 """Two scrape intervals of a minute: what arrives later than that after its end tells of the past, not of now."""
 
-NOTES_AT_ONCE = 50
-SIGHTINGS_AT_ONCE = 200
-SIGHTINGS_EVERY_SECONDS = 10.0
-"""Sightings wait for each other, unless many wait: nothing depends on their being known at once."""
-PUT_OFF_SECONDS = 30.0
 FRUITLESS_ROUNDS = 5
 """A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
 
@@ -56,27 +49,13 @@ class PutOff(str):
 Refusal = tuple[Attempt, str]
 """An attempt that the store will never take, and why; with `PutOff` as the reason: not now."""
 Deliver = Callable[[Sequence[Attempt]], Awaitable[Sequence[Refusal]]]
-DeliverNotes = Callable[[Sequence[SpooledNote]], Awaitable[Sequence[tuple[int, str]]]]
-"""Takes notes; gives the ids of those that will never be taken, and why."""
-DeliverSightings = Callable[[Sequence[Sighting]], Awaitable[Sequence[tuple[Sighting, str]]]]
-"""Takes sightings; gives those that will never be taken, and why."""
 REFUSES = "the store takes nothing until this is mended; attempts wait in the spool"
-T = TypeVar("T")
 log = structlog.get_logger("firsttoken.uplink")
 
 
 def is_late(attempt: Attempt, now: datetime) -> bool:
     """Whether an attempt that arrives at `now` ended more than `LATE_AFTER_SECONDS` ago."""
     return (now - attempt.started_at).total_seconds() - attempt.timeline.lasted_ns / 1e9 > LATE_AFTER_SECONDS
-
-
-async def _in_time(delivery: Awaitable[T]) -> T:
-    """What a delivery answers; a store that lets it wait counts as away."""
-    try:
-        async with asyncio.timeout(DELIVERY_SECONDS):
-            return await delivery
-    except TimeoutError as error:
-        raise StoreUnavailable(f"no answer within {DELIVERY_SECONDS:.0f} s") from error
 
 
 @dataclass(slots=True)
@@ -110,13 +89,10 @@ class Uplink:
         deliver_sightings: DeliverSightings | None = None,
     ) -> None:
         self._spool = spool
-        self._deliver_sightings = deliver_sightings
-        self._sighted_ns: int | None = None  # when sightings last went
         self._deliver = deliver
-        self._deliver_notes = deliver_notes
         self._resting_until_ns = 0  # everything that waits was put off
-        self._notes_after_ns = self._sightings_after_ns = 0  # told, but the disk could not take that they were
         self._clock = clock or Clock()
+        self._asides = Asides(spool, self._clock, deliver_notes, deliver_sightings, on_failure)
         self._first_pause = first_pause_seconds
         self._longest_pause = longest_pause_seconds
         self._backlog_pause = backlog_pause_seconds
@@ -149,15 +125,15 @@ class Uplink:
         with suppress(asyncio.CancelledError):
             await self._task
         self._task = None
-        self._notes_after_ns = self._sightings_after_ns = 0
+        self._asides.hurry()
         with suppress(TimeoutError, SpoolFull):
             async with asyncio.timeout(seconds):
-                await self._send_notes()
+                await self._send_aside(self._asides.send_notes)
                 more = await self._round(BACKLOG_BATCH)  # also when the store was away: it may be back
                 while more and self.away is None:
                     more = await self._round(BACKLOG_BATCH)
-                if self.away is None and self._deliver_sightings is not None:
-                    await self._send_sightings()
+                if self.away is None:
+                    await self._send_aside(self._asides.send_sightings)
 
     # ------------------------------------------------------------------------------------------------ the loop
 
@@ -174,17 +150,17 @@ class Uplink:
     async def _step(self) -> None:
         if self.away is not None:  # fresh attempts do not hurry a store that is away
             await asyncio.sleep(self._next_pause())
-            await self._send_notes()
+            await self._send_aside(self._asides.send_notes)
             await self._round(BACKLOG_BATCH)
-            if not self._spool.depth and self._deliver_sightings is not None:
-                await self._send_sightings()
-        elif self._are_notes_due():
-            await self._send_notes()
+            if not self._spool.depth:
+                await self._send_aside(self._asides.send_sightings)
+        elif self._asides.are_notes_due():
+            await self._send_aside(self._asides.send_notes)
         elif self._spool.last_id > self._seen_id and not self._has_backlog():
             await self._gather()
             await self._fresh_round()
-        elif self._are_sightings_due():
-            await self._send_sightings()
+        elif self._asides.are_sightings_due():
+            await self._send_aside(self._asides.send_sightings)
         elif self._spool.depth and self._clock.monotonic_ns() >= self._resting_until_ns:
             if not await self._wait_for_fresh(self._backlog_pause):
                 await self._round(BACKLOG_BATCH)
@@ -250,7 +226,7 @@ class Uplink:
 
     async def _deliver_or_halve(self, rows: Sequence[SpooledRow], tally: _Tally) -> None:
         try:
-            refusals = await _in_time(self._deliver([row.attempt for row in reversed(rows)]))
+            refusals = await in_time(self._deliver([row.attempt for row in reversed(rows)]))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001  # kept as the reason, and logged when it is blamed on an attempt
@@ -300,89 +276,16 @@ class Uplink:
         log.info("attempts are put off; they stay in the spool", attempts=len(reasons), cause=reasons[0][:500])
         self._resting_until_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
 
-    # ------------------------------------------------------------------------------------------------ notes
+    # ------------------------------------------------------------------------------------------------ away and back
 
-    def _are_notes_due(self) -> bool:
-        rested = self._clock.monotonic_ns() >= self._notes_after_ns
-        return self._deliver_notes is not None and self._spool.notes_waiting > 0 and rested
-
-    async def _send_notes(self) -> None:
-        """Say what there is to say about slots, oldest first: a plan before the attempts that it explains."""
-        if not self._are_notes_due():
-            return
-        while notes := await self._spool.take_notes(NOTES_AT_ONCE):
-            try:
-                await self._say(notes)
-            except StoreUnavailable as error:
-                self._note_away(error)
-                return
-            except SpoolFull:  # said by the spool itself; they are told again, and hold no attempt back meanwhile
-                self._notes_after_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
-                return
-            self._note_back()
-
-    async def _say(self, notes: Sequence[SpooledNote]) -> None:
-        """Deliver notes and forget them; one that can never be taken is logged, and in nobody's way."""
-        assert self._deliver_notes is not None
-        refused: list[tuple[int, str]] = []
+    async def _send_aside(self, send: Callable[[], Awaitable[bool]]) -> None:
         try:
-            refused += await _in_time(self._deliver_notes(notes))
-        except StoreUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001  # kept as the reason
-            if len(notes) > 1:
-                for one in notes:
-                    await self._say([one])
-                return
-            refused.append((notes[0].note.id, f"{type(error).__name__}: {error}"))
-        for note_id, reason in refused:
-            self._on_failure()
-            log.error("a note about slots is refused for good", note=note_id, cause=reason[:500])
-        await self._spool.delete_notes([one.note.id for one in notes])
-
-    # ------------------------------------------------------------------------------------------------ sightings
-
-    def _are_sightings_due(self) -> bool:
-        waiting = self._spool.sightings_waiting if self._deliver_sightings is not None else 0
-        since, now_ns = self._sighted_ns, self._clock.monotonic_ns()
-        if now_ns < self._sightings_after_ns:
-            return False
-        rested = since is None or now_ns - since >= SIGHTINGS_EVERY_SECONDS * NS
-        return waiting >= SIGHTINGS_AT_ONCE or (waiting > 0 and rested)
-
-    async def _send_sightings(self) -> None:
-        """Deliver the newest that wait and forget them; what is refused is said once for all of them."""
-        self._sighted_ns = self._clock.monotonic_ns()
-        rows = await self._spool.take_sightings(SIGHTINGS_AT_ONCE)
-        if not rows:
-            return
-        try:
-            refused = await self._show([row.sighting for row in rows])
+            sent = await send()
         except StoreUnavailable as error:
             self._note_away(error)
-            return
-        self._note_back()
-        if refused:
-            log.warning("looks at neutral endpoints are refused for good", refused=len(refused), cause=refused[0][1])
-        try:
-            await self._spool.delete_sightings([row.id for row in rows])
-        except SpoolFull:  # as with notes
-            self._sightings_after_ns = self._clock.monotonic_ns() + round(PUT_OFF_SECONDS * NS)
-
-    async def _show(self, sightings: Sequence[Sighting]) -> list[tuple[Sighting, str]]:
-        """Deliver; what breaks a delivery as a whole is halved until it stands alone, and then refused."""
-        assert self._deliver_sightings is not None
-        try:
-            return list(await _in_time(self._deliver_sightings(sightings)))
-        except StoreUnavailable:
-            raise
-        except Exception as error:  # noqa: BLE001  # kept as the reason
-            if len(sightings) == 1:
-                return [(sightings[0], f"{type(error).__name__}: {error}")]
-            middle = len(sightings) // 2
-            return await self._show(sightings[:middle]) + await self._show(sightings[middle:])
-
-    # ------------------------------------------------------------------------------------------------ away and back
+        else:
+            if sent:
+                self._note_back()
 
     def _note_away(self, error: StoreUnavailable) -> None:
         self._on_failure()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from monitor.agent.asides import DeliverNotes, DeliverSightings
 from monitor.agent.confirm import Confirmer
 from monitor.agent.gate import Gate
 from monitor.agent.pace import Pace
@@ -21,7 +22,7 @@ from monitor.agent.runner import Changes, Outlets, Runner
 from monitor.agent.slotbook import SlotBook
 from monitor.agent.spending import Spending
 from monitor.agent.spool import Spool
-from monitor.agent.uplink import Deliver, DeliverNotes, DeliverSightings, Uplink
+from monitor.agent.uplink import Deliver, Uplink
 from monitor.agent.witness import Watch
 from monitor.cli.outages import Outages
 from monitor.clock import Clock
