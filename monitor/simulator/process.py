@@ -14,7 +14,7 @@ from typing import Any, Self
 from monitor.model import MonitorError
 from monitor.simulator.sendlog import Sending, read_log
 
-_READY_SECONDS = 20.0
+_READY_SECONDS = 60.0
 _END_SECONDS = 5.0
 
 

@@ -318,8 +318,6 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-
-
 class Relay:
     """A line between an agent and its hub that can be cut or made bad, whatever the connections over it.
 
