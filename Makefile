@@ -13,7 +13,7 @@ BIN := .venv/bin
 .PHONY: help demo test check lock dashboards dashboard-schema rules clean python model
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  PYTHON=python3.12 names another interpreter; MODEL=none leaves out the real model (a small language model)."
 
 demo: python model ## probes a real model and simulated providers from four places; page, metrics and a live table

@@ -97,7 +97,7 @@ def own_error(error: DBAPIError, url: URL) -> MonitorError:
         return StoreUnavailable(f"the database's tables are missing or old: run `firsttoken migrate` ({said})")
     mistake = next((one for one in _MISTAKES if one.fits(state, _first_line(error))), None)
     if mistake is None:
-        return StoreUnavailable(f"Postgres cannot take rows now: {said}")
+        return StoreUnavailable(f"Postgres cannot be used now: {said}")
     sentence = mistake.sentence.format(user=_user(url), database=_database(url), url=_WHERE, said=said)
     return StoreRefuses(f"{sentence} [{_server(url)}]")
 
