@@ -247,16 +247,25 @@ def _check_as_of_a_file(context: typer.Context, deadline: float) -> None:
             raise UsageError(f"{option}: {value:g} s is longer than the deadline of {deadline:g} s")
 
 
+_URL_WANTED = "--url: allowed is a base URL such as https://host/v1 or http://127.0.0.1:8080/v1"
+
+
 def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
     if not good or not _is_plain(url):
-        raise UsageError("--url: allowed is a base URL such as https://host/v1 or http://127.0.0.1:8080/v1")
+        raise UsageError(_URL_WANTED)
     if parts.username or parts.password:
         raise UsageError("--url must not contain a user or password; give the key by --api-key-env")
+    try:
+        kinds.URL.parse(url)
+    except kinds.Refused as error:
+        raise UsageError(f"--url: allowed is {error}; here: --api-key-env") from None
+    except ValueError:
+        raise UsageError(_URL_WANTED) from None
     return url
 
 
@@ -270,7 +279,7 @@ def _checked_proxy(proxy: str | None) -> str | None:
         return None
     try:
         parts = urlsplit(proxy)
-        good = parts.scheme == "http" and bool(parts.hostname) and parts.port is not None
+        good = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port)
     except ValueError:
         good = False
     if not good or parts.username is not None or parts.path not in ("", "/") or not _is_plain(proxy):

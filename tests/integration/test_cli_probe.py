@@ -198,6 +198,16 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "another scheme": (["probe", "--url", "ftp://host/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "no host": (["probe", "--url", "http:///v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "bad port": (["probe", "--url", "http://h:99999/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "port 0": (["probe", "--url", "http://h:0/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "a host of digits": (["probe", "--url", "http://1.2.3.4.5/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
+    "a key in the query": (
+        ["probe", "--url", f"http://h/v1?key={KEY}", "--dialect", "anthropic", "--model", "m"],
+        "without secrets in its query",
+    ),
+    "a proxy's port 0": (
+        ["probe", "--url", "http://h/v1", "--dialect", "anthropic", "--model", "m", "--proxy", "http://h:0"],
+        "--proxy",
+    ),
     "port of letters": (["probe", "--url", "http://h:x/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "bad brackets": (["probe", "--url", "http://[h/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
     "a blank": (["probe", "--url", "http://h h/v1", "--dialect", "anthropic", "--model", "m"], "--url"),
