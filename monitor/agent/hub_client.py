@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -98,6 +99,7 @@ class HubClient:
             verify=_trust(self._url, ca_file),
             proxy=proxy,
             trust_env=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a jar that is never emptied only grows
             timeout=TIMEOUT,
             limits=httpx.Limits(max_connections=4, keepalive_expiry=KEEP_ALIVE_SECONDS),
             headers={
@@ -232,13 +234,13 @@ class HubClient:
             )
         if status == 404 and path == "config" and told:
             return NotForUs(f"{self._url}: {told}")
-        if status == 413:
+        if status == 413 and path == "attempts":
             return TooLarge()
         if status == 422:
             return StoreRefuses(f"{self._url} speaks another version: {told}")
-        if status == 400 and told:
+        if status == 400 and told and path == "attempts":
             return ValueError(told)
-        if status == 429 or status >= 500 or status == 408:
+        if status in (400, 429) or status >= 500 or status == 408:
             away = StoreUnavailable(f"{self._url} answers {status}: {told or 'no reason given'}")
             away.retry_after_seconds = _retry_after(headers)
             return away

@@ -161,6 +161,27 @@ async def test_a_redirect_is_not_followed() -> None:
         assert other.asked == []
 
 
+@pytest.mark.parametrize("status", [400, 413])
+async def test_only_an_upload_can_be_at_fault(status: int) -> None:
+    """Whoever refuses a question or a heartbeat as bad or too large is no hub that works: it is asked again later."""
+    said = answer(status, {"error": "what stands in between says"})
+    async with any_hub({"config": lambda _: said, "heartbeat": lambda _: said}) as hub, asking(hub) as client:
+        with pytest.raises(StoreUnavailable, match=f"answers {status}"):
+            await client.config(None)
+        with pytest.raises(StoreUnavailable, match=f"answers {status}"):
+            await client.beat(BEAT)
+
+
+async def test_cookies_are_not_kept() -> None:
+    """They would pile up for as long as the agent runs, and come with every request."""
+    said = answer(503, {"error": "busy"}, set_cookie="a=1; Path=/")
+    async with any_hub({"config": lambda _: said}) as hub, asking(hub) as client:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await client.config(None)
+        assert [one.headers.get("cookie") for one in hub.asked] == [None, None]
+
+
 async def test_nobody_there() -> None:
     """A refused connection is said as such."""
     async with any_hub() as hub:
