@@ -37,7 +37,7 @@ LATE_AFTER_SECONDS = 120.0
 """Two scrape intervals of a minute: what arrives later than that after its end tells of the past, not of now."""
 
 FRUITLESS_ROUNDS = 5
-"""A delivery that breaks for every attempt is more likely our fault than theirs: tried that often before set aside."""
+"""A delivery that breaks is more likely our fault than its only attempt's: tried so often before that is set aside."""
 
 
 class PutOff(str):
@@ -248,10 +248,14 @@ class Uplink:
                     tally.refused.append((row, reason))
 
     def _judge(self, tally: _Tally) -> None:
-        """Blame an attempt for a broken delivery only when others went through, or after several fruitless rounds."""
+        """Blame an attempt for a broken delivery only when others went through, or a lone one after several rounds.
+
+        Where each of several breaks it, whoever answers is at fault: none is given up, however long that lasts.
+        """
         fruitless = bool(tally.broken) and not (tally.stored or tally.refused or tally.put_off)
-        self._fruitless = self._fruitless + 1 if fruitless else 0
-        if fruitless and self._fruitless < FRUITLESS_ROUNDS:
+        alone = len(tally.broken) == 1
+        self._fruitless = self._fruitless + 1 if fruitless and alone else 0
+        if fruitless and (not alone or self._fruitless < FRUITLESS_ROUNDS):
             self._note_away(StoreUnavailable(f"deliveries break: {tally.broken[0][1]}"))
             return
         self._fruitless = 0
