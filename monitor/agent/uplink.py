@@ -67,6 +67,11 @@ class _Tally:
     broken: list[tuple[SpooledRow, str]] = field(default_factory=list)  # alone in a delivery that raised
     put_off: list[str] = field(default_factory=list)  # reasons; their rows stay
 
+    @property
+    def went_through(self) -> bool:
+        """Whether any attempt got an answer of its own."""
+        return bool(self.stored or self.refused or self.put_off)
+
 
 class Uplink:
     """Delivers what the spool holds, from `start` to `stop`.
@@ -214,6 +219,7 @@ class Uplink:
         tally = _Tally()
         try:
             await self._deliver_or_halve(rows, tally)
+            await self._ask_again(tally)
         except StoreUnavailable as error:
             self._note_away(error)
         else:
@@ -247,12 +253,19 @@ class Uplink:
                 else:
                     tally.refused.append((row, reason))
 
+    async def _ask_again(self, tally: _Tally) -> None:
+        """Those that broke a delivery before others went through: whoever answers may have been mended in between."""
+        if tally.went_through and tally.broken:
+            suspects, tally.broken = tally.broken, []
+            for row, _ in suspects:
+                await self._deliver_or_halve([row], tally)
+
     def _judge(self, tally: _Tally) -> None:
         """Blame an attempt for a broken delivery only when others went through, or a lone one after several rounds.
 
         Where each of several breaks it, whoever answers is at fault: none is given up, however long that lasts.
         """
-        fruitless = bool(tally.broken) and not (tally.stored or tally.refused or tally.put_off)
+        fruitless = bool(tally.broken) and not tally.went_through
         alone = len(tally.broken) == 1
         self._fruitless = self._fruitless + 1 if fruitless and alone else 0
         if fruitless and (not alone or self._fruitless < FRUITLESS_ROUNDS):
