@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
 from monitor import __version__
 from monitor.agent.spoolrows import SpooledNote
-from monitor.agent.transport import trusting
+from monitor.agent.transport import no_cookies, trusting
 from monitor.agent.uplink import PutOff, Refusal
 from monitor.clock import Clock
 from monitor.model import Attempt, Secret, StoreRefuses, StoreUnavailable
@@ -99,7 +98,7 @@ class HubClient:
             verify=_trust(self._url, ca_file),
             proxy=proxy,
             trust_env=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),  # a jar that is never emptied only grows
+            cookies=no_cookies(),
             timeout=TIMEOUT,
             limits=httpx.Limits(max_connections=4, keepalive_expiry=KEEP_ALIVE_SECONDS),
             headers={

@@ -326,6 +326,11 @@ class Response:
         await self._answer.aclose()
 
 
+def no_cookies() -> CookieJar:
+    """A jar that takes none: one that is never emptied only grows, and goes with every request."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))
+
+
 class Roads:
     """Opens lanes and sends requests over them: owns the resolver's threads, TLS contexts and the httpx client.
 
@@ -339,13 +344,12 @@ class Roads:
         self._turnstile = Turnstile(asyncio.get_running_loop())
         self._contexts: dict[tuple[str | None, bool], ssl.SSLContext] = {}
         self._transport = _LaneTransport()
-        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
         self._client = httpx.AsyncClient(
             transport=self._transport,
             timeout=None,  # noqa: S113  # the attempt has its own, hard deadline
             follow_redirects=False,
             trust_env=False,
-            cookies=no_cookies,
+            cookies=no_cookies(),
             headers={"user-agent": USER_AGENT, "accept-encoding": "identity"},
         )
 
