@@ -48,7 +48,7 @@ class Outlets:
 
     record: Record  # every attempt, missed ones included
     mark: Callable[[SeriesKey, Walked], None]  # how far a series has come, to be kept on disk
-    skip: Callable[[str, GapNote], Awaitable[None]]  # slots of a vantage point that were passed over without rows
+    skip: Callable[[str, GapNote], None]  # slots of a vantage point that were passed over without rows
     stepped: Callable[[], None] = lambda: None  # the wall clock moved by more than a second, or the machine slept
     owe: Callable[[Slot], None] = lambda slot: None  # a slot that `record` will have an attempt of
     lag: Callable[[float], None] = lambda seconds: None  # planned to started
@@ -321,7 +321,7 @@ class Runner:
                 slots=due.skipped,
                 reason=reason,
             )
-            self._spawn(self._out.skip(vantage, gap), self._errands)
+            self._out.skip(vantage, gap)
 
     def _begin(self, lane: _Lane, slot: Slot) -> None:
         if self._stopping:

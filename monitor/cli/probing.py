@@ -262,7 +262,7 @@ class Probing:
         self.book.plan(self.series, names, [one.name for one in config.select_vantages(self._vantage)])
         return runner.replace(self.series, names)
 
-    async def _note_gap(self, vantage: str, gap: GapNote) -> None:
+    def _note_gap(self, vantage: str, gap: GapNote) -> None:
         self._metrics.count_skipped(gap.slots)
         self.book.note(vantage, gap)
 

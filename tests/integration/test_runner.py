@@ -74,7 +74,7 @@ class Ledger:
     def mark(self, key: tuple[str, str, str], walked: Walked) -> None:
         self.marks[key] = walked
 
-    async def skip(self, vantage: str, gap: GapNote) -> None:
+    def skip(self, vantage: str, gap: GapNote) -> None:
         self.gaps.append(gap)
 
     async def release(self, one: Series) -> None:
