@@ -14,7 +14,7 @@ from datetime import datetime
 import structlog
 
 from monitor.agent.spoolfile import ROW_OVERHEAD_BYTES, SpoolFile
-from monitor.model import Attempt, SpoolFull
+from monitor.model import Attempt, SeriesKey, SpoolFull
 from monitor.notes import LossReason, LostNote, Note
 from monitor.wire import WireError, decode, decode_note, decode_sighting, dumps, encode, encode_note
 from monitor.witness import Sighting
@@ -142,7 +142,7 @@ def _slot_in(payload: bytes) -> SlotKey | None:
 
 def note_lost(file: SpoolFile, slots: Iterable[SlotKey | None], reason: LossReason) -> None:
     """One note for each series: how many attempts of which time are gone, and why."""
-    of_series: dict[tuple[str, str, str], list[datetime]] = {}
+    of_series: dict[SeriesKey, list[datetime]] = {}
     for slot in slots:
         if slot is not None:
             of_series.setdefault(slot[:3], []).append(slot[3])

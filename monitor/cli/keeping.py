@@ -21,7 +21,7 @@ from monitor.detect.coldstart import USUAL_RULE, Judgement
 from monitor.detect.coverage import Tally
 from monitor.detect.line import VOTE_INTERVALS, Line, line
 from monitor.metrics import Metrics
-from monitor.model import Attempt, ColdStartRule, Series, StoreUnavailable
+from monitor.model import Attempt, ColdStartRule, Series, SeriesKey, StoreUnavailable
 from monitor.notes import Note
 from monitor.wire.fleet import Heartbeat
 from monitor.witness import Sighting
@@ -41,7 +41,7 @@ SIGHTING_WAYS = timedelta(seconds=30)
 """What a look may take from its vantage point into the record."""
 CONFLICTS_SAID_EVERY_NS = 600 * 1_000_000_000
 
-Known = Mapping[tuple[str, str, str], Series]
+Known = Mapping[SeriesKey, Series]
 """What is configured now, by (vantage, target, probe); replaced as a whole, never changed."""
 log = structlog.get_logger("firsttoken")
 

@@ -12,7 +12,7 @@ from datetime import datetime
 import structlog
 
 from monitor.clock import NS, Clock
-from monitor.model import Attempt, Outcome, Series
+from monitor.model import Attempt, Outcome, Series, SeriesKey
 
 QUIET_SECONDS = 300
 log = structlog.get_logger("firsttoken")
@@ -32,7 +32,7 @@ class Outages:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._standing: dict[tuple[str, str, str], _Standing] = {}
+        self._standing: dict[SeriesKey, _Standing] = {}
 
     def take(self, attempt: Attempt, series: Series) -> None:
         """Say what this attempt changes. Second tries and missed slots change nothing."""
@@ -45,7 +45,7 @@ class Outages:
         elif standing.failing_since is not None:
             self._recovers(attempt, standing)
 
-    def keep(self, wanted: set[tuple[str, str, str]]) -> None:
+    def keep(self, wanted: set[SeriesKey]) -> None:
         """Forget the series that are not configured any more."""
         self._standing = {key: one for key, one in self._standing.items() if key in wanted}
 

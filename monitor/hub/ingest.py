@@ -14,7 +14,7 @@ from typing import Protocol
 
 from monitor import wire
 from monitor.clock import Clock
-from monitor.model import Attempt, Series, StoreUnavailable
+from monitor.model import Attempt, Series, SeriesKey, StoreUnavailable
 from monitor.notes import Note, PlanNote
 from monitor.store.attempts import Inserted
 from monitor.store.notes import Noted
@@ -50,7 +50,7 @@ class Ingest:
         keep: Keep,
         keep_notes: KeepNotes,
         keep_sightings: KeepSightings,
-        configured: Callable[[], Mapping[tuple[str, str, str], Series]],
+        configured: Callable[[], Mapping[SeriesKey, Series]],
         known: Known,
         clock: Clock,
     ) -> None:

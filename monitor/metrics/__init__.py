@@ -89,7 +89,7 @@ class Metrics:
             self._last_started.pop(series.key, None)
             self._families.forget(series)
 
-    def declared(self) -> set[tuple[str, str, str]]:
+    def declared(self) -> set[SeriesKey]:
         """(vantage, target, probe) of all declared series, for a reload to compare with."""
         with self._lock:
             return set(self._declared)

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 
 from monitor.clock import Clock
 from monitor.detect.coldstart import Judgement
-from monitor.model import Attempt
+from monitor.model import Attempt, SeriesKey
 from monitor.store import verdicts
 from monitor.store.engine import transaction
 from monitor.store.measures import COUNTED, is_censored, value_ns
@@ -115,7 +115,7 @@ class LiveQueries:
         """The attempts scheduled last, over all series, newest first."""
         return self._attempts(_RECENT, self._clock.now() - LOOK_BACK, min(limit, MAX_ROWS))
 
-    def last_hour(self, span: timedelta = timedelta(hours=1)) -> dict[tuple[str, str, str], Summary]:
+    def last_hour(self, span: timedelta = timedelta(hours=1)) -> dict[SeriesKey, Summary]:
         """Counts and TTFT percentiles of each (vantage, target, probe) over the last hour."""
         now = self._clock.now()
         with transaction(self._engine) as connection:
